@@ -1,0 +1,1 @@
+"""From a model's name to the tensors of its checkpoint."""
