@@ -1,0 +1,379 @@
+"""Every check of the repository, each against built wheels in an environment of its own.
+
+``nox`` runs what continuous integration runs; ``nox -l`` lists the sessions; docs/DEVELOPMENT.md describes them.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from email.parser import HeaderParser
+from pathlib import Path
+
+import nox
+
+# The one place where versions are capped. Every install below gets these as constraints.
+CONSTRAINTS = ("torch>=2.11,<2.16", "transformers>=5.17,<5.25")
+
+TEST_TOOLS = ("pytest>=8.3", "hypothesis>=6.110")
+LINT_TOOLS = ("ruff>=0.17,<0.18",)
+TYPE_TOOLS = ("mypy>=2.4,<2.5", "types-tqdm")
+DOCS_TOOLS = ("sphinx>=8.1,<10", "myst-parser>=4", "furo>=2024.8.6")
+BUILD_TOOLS = ("twine>=6.1",)
+
+# What each package brings along of the other four.
+NEEDS: dict[str, tuple[str, ...]] = {
+    "qvllm-kernels": (),
+    "qvllm-triton": (),
+    "qvllm-engine": (),
+    "qvllm-models": ("qvllm-engine",),
+    "qvllm-multimodal": (),
+}
+PACKAGES = tuple(NEEDS)
+# The packages each backend's end-to-end tests run with.
+BACKENDS: dict[str, tuple[str, ...]] = {
+    "torch": ("qvllm-engine", "qvllm-models"),
+    "triton": ("qvllm-engine", "qvllm-models", "qvllm-triton"),
+    "cuda": ("qvllm-engine", "qvllm-models", "qvllm-kernels"),
+}
+# Backends that do not have every required operator yet.
+PARTIAL_BACKENDS = ("triton", "cuda")
+
+ROOT = Path(__file__).parent
+WHEELS = ROOT / ".nox" / "wheels"
+DIST = ROOT / "dist"
+END_TO_END = ROOT / "packages" / "qvllm-models" / "tests" / "e2e"
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "uv"
+nox.options.reuse_venv = "yes"
+nox.options.error_on_external_run = True
+nox.options.stop_on_first_error = False
+nox.options.sessions = ["lint", "build", "types", "docs", "demo", "tests", "backend", "combined"]
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Ruff, and what must not be in git: lock files, paths of one machine."""
+    install(session, *LINT_TOOLS)
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    refuse(session, "lock files", *git("ls-files", "*.lock", "*package-lock.json", "*pylock*.toml"))
+    # The pattern is spelled so that it does not match itself.
+    machine = r"(/home/[a-z]|/root/|/Users/[A-Z]|/work/|index[-]url|find[-]links)"
+    refuse(session, "paths or settings of one machine", *git("grep", "-nIE", machine, "--", ".", ":!noxfile.py"))
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Mypy over the five source trees and this file."""
+    install(session, *TYPE_TOOLS, *CONSTRAINTS, "nox", "sphinx")
+    session.run("mypy")
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Wheels and sdists of all five packages in dist/, their metadata checked."""
+    install(session, *BUILD_TOOLS)
+    shutil.rmtree(DIST, ignore_errors=True)
+    DIST.mkdir()
+    for package in PACKAGES:
+        uv_build(session, package, DIST, "--sdist")
+        path = wheel(session, package)
+        check_wheel(session, package, path)
+        shutil.copy(path, DIST)
+    session.run("twine", "check", "--strict", *map(str, sorted(DIST.iterdir())))
+
+
+@nox.session
+@nox.parametrize("package", PACKAGES, ids=PACKAGES)
+def tests(session: nox.Session, package: str) -> None:
+    """One package's tests against its wheel, with nothing else of qvllm but what it depends on."""
+    install_wheels(session, (package, *NEEDS[package]))
+    fixtures = [str(path.parent) for path in tests_of(package).glob("*/**/pyproject.toml")]
+    install(session, *TEST_TOOLS, *fixtures)
+    # The end-to-end tests have a session per backend.
+    run_tests(session, package, f"--ignore={END_TO_END}", *session.posargs)
+
+
+@nox.session
+@nox.parametrize("name", tuple(BACKENDS), ids=tuple(BACKENDS))
+def backend(session: nox.Session, name: str) -> None:
+    """Engine, models and one backend: the conformance suite, then the end-to-end tests."""
+    install_wheels(session, BACKENDS[name])
+    install(session, *TEST_TOOLS)
+    conformance(session, name)
+    run_end_to_end(session, name)
+
+
+@nox.session
+def combined(session: nox.Session) -> None:
+    """All five packages side by side: end to end with every backend."""
+    install_wheels(session, PACKAGES)
+    install(session, *TEST_TOOLS)
+    session.run("uv", "pip", "check")
+    run_end_to_end(session, *BACKENDS)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation, warnings as errors, and the snippets in it."""
+    install_wheels(session, ("qvllm-engine", "qvllm-models"))
+    install(session, *DOCS_TOOLS)
+    session.run("sphinx-build", "-q", "-W", "--keep-going", "-n", "-E", "docs", "docs/_build")
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        run_snippets(session, page)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """The README's example, as a user would run it: two wheels and a CPU."""
+    install_wheels(session, ("qvllm-engine", "qvllm-models"))
+    printed = run_snippets(session, ROOT / "README.md")
+    shown = re.search(r"<!-- output -->\s*```text\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    if shown and shown[1].strip() != printed.strip():
+        session.error(f"README.md shows another output than the example printed:\n{shown[1]}")
+
+
+@nox.session(venv_backend="none", default=False)
+def dev(session: nox.Session) -> None:
+    """A .venv with every package editable and every tool; without the CUDA package where nvcc is missing."""
+    python = str(ROOT / ".venv")
+    session.run("uv", "venv", "--allow-existing", python, external=True)
+    editable = [package for package in PACKAGES if package != "qvllm-kernels" or cuda_compiler()]
+    arguments = [argument for package in editable for argument in ("-e", str(ROOT / "packages" / package))]
+    arguments += [*TEST_TOOLS, *LINT_TOOLS, *TYPE_TOOLS, *DOCS_TOOLS, *CONSTRAINTS]
+    session.run("uv", "pip", "install", "--python", python, *arguments, env=build_environment(), external=True)
+    if "qvllm-kernels" not in editable:
+        session.warn("qvllm-kernels is left out: no nvcc found. docs/INSTALL.md says how to get it.")
+    session.log("Ready: source .venv/bin/activate")
+
+
+@nox.session(default=False)
+def gpu(session: nox.Session) -> None:
+    """On a machine with a GPU: every test marked gpu, and the conformance suite of every backend."""
+    install_wheels(session, PACKAGES)
+    install(session, *TEST_TOOLS)
+    if not has_gpu(session):
+        session.error("torch sees no CUDA GPU here; this session needs one.")
+    for name in BACKENDS:
+        conformance(session, name, device="cuda")
+    for package in PACKAGES:
+        if any("mark.gpu" in path.read_text() for path in tests_of(package).rglob("*.py")):
+            require = {"QVLLM_REQUIRE_GPU": "1", "QVLLM_REQUIRE_BACKENDS": ",".join(BACKENDS)}
+            run_tests(session, package, "-m", "gpu", *session.posargs, env=require)
+
+
+# Installing
+
+
+def install(session: nox.Session, *arguments: str) -> None:
+    """``uv pip install`` under the version caps."""
+    session.install("--constraint", str(constraints()), *arguments)
+
+
+def install_wheels(session: nox.Session, packages: tuple[str, ...]) -> None:
+    """Install the built wheels of ``packages``, and make sure that nothing else of qvllm came with them."""
+    wheels = {package: wheel(session, package) for package in packages}
+    # A version that cannot exist: an absent package is an error of the resolver, never a download from an index.
+    barred = session.create_tmp() + "/barred.txt"
+    Path(barred).write_text("".join(f"{package}<0\n" for package in PACKAGES if package not in packages))
+    fresh = [argument for package in packages for argument in ("--reinstall-package", package)]
+    install(session, "--constraint", barred, *fresh, *map(str, wheels.values()))
+    expected = json.dumps({package: path.as_uri() for package, path in wheels.items()})
+    session.run("python", "-c", INSTALLED_CHECK, expected, log=False)
+
+
+INSTALLED_CHECK = """
+import importlib, importlib.metadata as metadata, json, pathlib, sys, sysconfig
+expected = json.loads(sys.argv[1])
+found = {}
+for distribution in metadata.distributions():
+    name = distribution.name.lower().replace("_", "-")
+    if name in ("qvllm-kernels", "qvllm-triton", "qvllm-engine", "qvllm-models", "qvllm-multimodal"):
+        found[name] = json.loads(distribution.read_text("direct_url.json") or "{}").get("url")
+assert found == expected, f"installed of qvllm: {found}; expected: {expected}"
+site = pathlib.Path(sysconfig.get_path("purelib")).resolve()
+for name in expected:
+    file = pathlib.Path(importlib.import_module(name.replace("-", "_")).__file__).resolve()
+    assert site in file.parents, f"{name} is imported from {file}, not from {site}"
+print("from wheels:", *sorted(expected))
+"""
+
+
+def constraints() -> Path:
+    """The file that carries CONSTRAINTS to uv."""
+    path = ROOT / ".nox" / "constraints.txt"
+    text = "\n".join(CONSTRAINTS) + "\n"
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return path
+
+
+# Building
+
+
+def wheel(session: nox.Session, package: str) -> Path:
+    """The package's wheel, built if its sources have changed since the last build. So nvcc runs once for all sessions."""
+    folder = WHEELS / f"{package}-{wheel_key(package)}"
+    if not folder.exists():
+        for stale in WHEELS.glob(f"{package}-*"):
+            shutil.rmtree(stale)
+        unfinished = WHEELS / f"unfinished-{package}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        # Without a flag uv builds the wheel from the sdist, which proves that the sdist is complete.
+        uv_build(session, package, unfinished)
+        unfinished.rename(folder)
+    return next(folder.glob("*.whl"))
+
+
+def uv_build(session: nox.Session, package: str, out: Path, *flags: str) -> None:
+    """``uv build`` of one package into ``out``."""
+    arguments = ("--no-create-gitignore", "--build-constraints", str(constraints()), "--out-dir", str(out), *flags)
+    session.run("uv", "build", *arguments, str(ROOT / "packages" / package), env=build_environment())
+
+
+def wheel_key(package: str) -> str:
+    """A hash of all that goes into a wheel."""
+    folder = ROOT / "packages" / package
+    digest = hashlib.sha256(sys.version.encode())
+    if package == "qvllm-kernels":
+        digest.update(f"{build_environment()} {cuda_compiler()} {CONSTRAINTS}".encode())
+    for path in sorted(wheel_sources(folder)):
+        digest.update(f"{path.relative_to(folder)}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def wheel_sources(folder: Path) -> Iterator[Path]:
+    """Files of a package folder that a wheel depends on."""
+    for path in folder.rglob("*"):
+        first = path.relative_to(folder).parts[0]
+        built = "__pycache__" in path.parts or path.suffix == ".so"
+        if path.is_file() and not built and not first.startswith(".") and first not in ("tests", "benchmarks", "build", "dist"):
+            yield path
+
+
+def build_environment() -> dict[str, str]:
+    """Which GPU architectures nvcc compiles for: one unless asked for more, as each costs time."""
+    return {"TORCH_CUDA_ARCH_LIST": os.environ.get("TORCH_CUDA_ARCH_LIST", "9.0a")}
+
+
+def cuda_compiler() -> str | None:
+    """Where nvcc is."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
+    return shutil.which("nvcc") or shutil.which("nvcc", path=f"{home}/bin")
+
+
+def check_wheel(session: nox.Session, package: str, path: Path) -> None:
+    """What a wheel must hold and say of itself."""
+    module = package.replace("-", "_")
+    _, version, tags = path.stem.split("-", 2)
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        metadata = HeaderParser().parsestr(archive.read(f"{module}-{version}.dist-info/METADATA").decode())
+    declared = re.search(r'^version = "(.+)"', (ROOT / "packages" / package / "pyproject.toml").read_text(), re.M)
+    compiled = [name for name in names if name.endswith(".so")]
+    cuda = package == "qvllm-kernels"
+    wrong = {
+        "its version is not that of pyproject.toml": not declared or declared[1] != version or metadata["Version"] != version,
+        "its tags are wrong": tags != ("py3-none-linux_x86_64" if cuda else "py3-none-any"),
+        "compiled code is missing, or there without need": bool(compiled) != cuda,
+        "there is no licence file": f"{module}-{version}.dist-info/licenses/LICENSE" not in names,
+        "the licence is not MIT": metadata["License-Expression"] != "MIT",
+        "there is no py.typed": f"{module}/py.typed" not in names,
+        "it does not ask for Python >= 3.10": metadata["Requires-Python"] != ">=3.10",
+        "it has no classifiers": not metadata.get_all("Classifier"),
+        "files lie outside the package": any(not name.startswith((f"{module}/", f"{module}-{version}.")) for name in names),
+    }
+    refuse(session, f"{path.name}:", *(text for text, is_wrong in wrong.items() if is_wrong))
+    session.log(f"{path.name}: {len(names)} files, {path.stat().st_size / 1e6:.2f} MB")
+
+
+# Running
+
+
+def run_tests(session: nox.Session, package: str, *arguments: str, env: dict[str, str] | None = None) -> None:
+    """Pytest with a package's settings, from a folder where no source can be imported by accident."""
+    folder = ROOT / "packages" / package
+    # Paths given after "--" are relative to the repository.
+    given = [str(ROOT / argument) if (ROOT / argument.partition("::")[0]).exists() else argument for argument in arguments]
+    if not any(argument.startswith(str(folder)) for argument in given):
+        given.insert(0, str(folder / "tests"))
+    with session.chdir(session.create_tmp()):
+        settings = (
+            "-c",
+            str(folder / "pyproject.toml"),
+            f"--rootdir={folder}",
+            "-p",
+            "no:cacheprovider",
+            "--durations=5",
+            "--durations-min=1",
+        )
+        session.run("pytest", "-q", *settings, *given, env={"PYTHONPATH": "", **(env or {})})
+
+
+def run_end_to_end(session: nox.Session, *backends: str) -> None:
+    """The models' end-to-end tests with each of ``backends``; a backend that is missing fails them."""
+    for name in backends:
+        env = {"QVLLM_TEST_BACKEND": name, "QVLLM_REQUIRE_BACKENDS": ",".join(backends), **interpreter(session, name)}
+        run_tests(session, "qvllm-models", str(END_TO_END), *session.posargs, env=env)
+
+
+def conformance(session: nox.Session, name: str, device: str | None = None) -> None:
+    """The operator conformance suite of one backend, on the CPU unless ``device`` says else."""
+    suite = ["python", "-m", "qvllm_engine.testing", "--backend", name]
+    suite += ["--partial"] if name in PARTIAL_BACKENDS else []
+    if name == "cuda" and not has_gpu(session):
+        # Status 2 is a refusal with its reason; passing, failing or crashing here would all be wrong.
+        session.run(*suite, "--device", "cuda", success_codes=[2])
+        return
+    device = device or ("cuda" if name == "cuda" else "cpu")
+    with session.chdir(session.create_tmp()):
+        session.run(*suite, "--device", device, env=interpreter(session, name) if device == "cpu" else {})
+
+
+def interpreter(session: nox.Session, name: str) -> dict[str, str]:
+    """Triton runs in its interpreter where there is no GPU."""
+    return {"TRITON_INTERPRET": "1"} if name == "triton" and not has_gpu(session) else {}
+
+
+def has_gpu(session: nox.Session) -> bool:
+    """Whether the session's torch sees a GPU."""
+    probe = "import torch; print(torch.cuda.is_available())"
+    return str(session.run("python", "-c", probe, silent=True, log=False)).strip().endswith("True")
+
+
+def run_snippets(session: nox.Session, page: Path) -> str:
+    """Run the ``python`` blocks of a page as one script, away from the sources; returns what they print."""
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+    if not blocks:
+        return ""
+    script = Path(session.create_tmp()).resolve() / f"{page.stem}.py"
+    script.write_text("\n".join(blocks))
+    with session.chdir(script.parent):
+        printed = str(session.run("python", script.name, silent=True, stderr=None, env={"PYTHONPATH": ""}))
+    session.log(f"{page.name} prints:\n{printed}")
+    return printed
+
+
+def tests_of(package: str) -> Path:
+    """A package's test folder."""
+    return ROOT / "packages" / package / "tests"
+
+
+def git(*arguments: str) -> list[str]:
+    """The lines that a git command prints."""
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+
+
+def refuse(session: nox.Session, what: str, *found: str) -> None:
+    """Fail with the list of what was found, if anything was."""
+    if found:
+        session.error("\n    ".join([what, *found]))
