@@ -134,6 +134,8 @@ def docs(session: nox.Session) -> None:
 def demo(session: nox.Session) -> None:
     """The README's example, as a user would run it: two wheels and a CPU."""
     install_wheels(session, ("qvllm-engine", "qvllm-models"))
+    for package in ("qvllm-engine", "qvllm-models"):
+        run_snippets(session, ROOT / "packages" / package / "README.md")
     printed = run_snippets(session, ROOT / "README.md")
     shown = re.search(r"<!-- output -->\s*```text\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     if shown and shown[1].strip() != printed.strip():
