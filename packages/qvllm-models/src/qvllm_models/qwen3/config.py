@@ -74,7 +74,7 @@ class Qwen3Config:
             attention_bias=fields.flag("attention_bias"),
             eos_token_ids=_eos_token_ids(fields),
         )
-        _check_heads(fields, config)
+        _check_relations(fields, config)
         _refuse_variants(fields, config.num_layers)
         fields.raise_faults()
         return config
@@ -86,8 +86,10 @@ class _Fields:
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.data = data
         self.faults: list[str] = []
+        self.faulty: set[str] = set()
 
     def fault(self, name: str, problem: str) -> None:
+        self.faulty.add(name)
         self.faults.append(f"{name}={self.data[name]!r}: {problem}" if name in self.data else f"{name} is missing: {problem}")
 
     def positive_int(self, name: str, default: int | None = None) -> int:
@@ -109,6 +111,10 @@ class _Fields:
         if not isinstance(value, bool):
             self.fault(name, "true or false is needed")
         return value is True
+
+    def usable(self, *names: str) -> bool:
+        """Whether none of the fields has a fault, so that they can be compared."""
+        return self.faulty.isdisjoint(names)
 
     def require(self, name: str, accept: Callable[[Any], bool], problem: str) -> None:
         """A field that may be absent, but else must pass ``accept``."""
@@ -170,15 +176,15 @@ def _eos_token_ids(fields: _Fields) -> tuple[int, ...]:
     return tuple(ids)
 
 
-def _check_heads(fields: _Fields, config: Qwen3Config) -> None:
-    if config.num_q_heads % config.num_kv_heads:
-        fields.faults.append(
-            f"num_attention_heads={config.num_q_heads} is not a multiple of num_key_value_heads={config.num_kv_heads}"
-        )
-    if config.head_dim % 2 and "head_dim" in fields.data and _is_int(fields.data["head_dim"]):
+def _check_relations(fields: _Fields, config: Qwen3Config) -> None:
+    """What must hold between fields that are fine each on its own."""
+    comparable = fields.usable("num_attention_heads", "num_key_value_heads")
+    if comparable and config.num_q_heads % config.num_kv_heads:
+        fields.fault("num_attention_heads", f"not a multiple of num_key_value_heads={config.num_kv_heads}")
+    if fields.usable("head_dim") and config.head_dim % 2:
         fields.fault("head_dim", "rotary embeddings need an even number")
     too_large = [token for token in config.eos_token_ids if token >= config.vocab_size]
-    if too_large and _is_int(fields.data.get("vocab_size")):
+    if fields.usable("eos_token_id", "vocab_size") and too_large:
         fields.fault("eos_token_id", f"{too_large} are outside the vocabulary of {config.vocab_size}")
 
 
@@ -196,7 +202,7 @@ def _refuse_variants(fields: _Fields, num_layers: int) -> None:
         return
     if not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types):
         fields.fault("layer_types", "only 'full_attention' is implemented (no sliding windows)")
-    elif len(layer_types) != num_layers and _is_int(fields.data.get("num_hidden_layers")):
+    elif fields.usable("num_hidden_layers") and len(layer_types) != num_layers:
         fields.fault("layer_types", f"{len(layer_types)} entries for num_hidden_layers={num_layers}")
 
 
