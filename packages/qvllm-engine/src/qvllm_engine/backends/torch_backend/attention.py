@@ -21,15 +21,21 @@ def _tiles(count: int, size: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + max(size, 1), count)
 
 
-def _gather(cache: Tensor, block_tables: Tensor, live: Tensor) -> Tensor:
-    """``[seqs, kv_heads, width * block_size, head_dim]``, zeros where ``live`` ``[seqs, width * block_size]`` is 0."""
-    _, kv_heads, _, head_dim = cache.shape
-    heads = torch.arange(kv_heads, device=cache.device)
-    tiles = (block_tables[:, None, :] * kv_heads + heads[:, None]).flatten()
-    gathered = cache.flatten(0, 1).index_select(0, tiles).view(block_tables.shape[0], kv_heads, -1, head_dim)
+def _gather(k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, kv_lens: Tensor) -> Tensor:
+    """Keys and values ``[2, seqs, kv_heads, width * block_size, head_dim]``, zeros from kv_len on."""
+    num_blocks, kv_heads, block_size, head_dim = k_cache.shape
+    seqs, width = block_tables.shape
+    tables = block_tables.clamp(0, num_blocks - 1)
+    heads = torch.arange(kv_heads, device=tables.device)
+    tiles = (tables[:, None, :] * kv_heads + heads[:, None]).flatten()
+    gathered = k_cache.new_empty(2, tiles.shape[0], block_size, head_dim)
+    for cache, out in zip((k_cache, v_cache), gathered, strict=True):
+        torch.index_select(cache.flatten(0, 1), 0, tiles, out=out)
+    gathered = gathered.view(2, seqs, kv_heads, width * block_size, head_dim)
     # What lies past a sequence's end may be NaN, which a mask alone would not keep out of the weighted sum. Clearing its
     # bits costs a tenth of what masked_fill_ does on a CPU.
-    bits = torch.int16 if cache.element_size() == 2 else torch.int32
+    live = torch.arange(width * block_size, device=tables.device) < kv_lens[:, None]
+    bits = torch.int16 if gathered.element_size() == 2 else torch.int32
     gathered.view(bits).mul_(live[:, None, :, None].to(bits))
     return gathered
 
@@ -75,12 +81,10 @@ def prefill_attention(
         ``[tokens, q_heads, head_dim]``, contiguous; zeros where a query sees no key.
     """
     tokens, q_heads, head_dim = q.shape
-    num_blocks, kv_heads, block_size, _ = k_cache.shape
+    _, kv_heads, block_size, _ = k_cache.shape
     seqs, keys = block_tables.shape[0], block_tables.shape[1] * block_size
     if tokens == 0 or keys == 0 or max_seqlen_q == 0:
         return torch.zeros_like(q, memory_format=torch.contiguous_format)
-    tables = block_tables.clamp(0, num_blocks - 1)
-    live = torch.arange(keys, device=q.device) < kv_lens[:, None]
     starts = cu_seqlens_q[:-1, None]
     lengths = cu_seqlens_q[1:, None] - starts
     packed_keys = q_heads // kv_heads * keys
@@ -89,7 +93,7 @@ def prefill_attention(
 
     out = q.new_zeros(tokens + 1, q_heads, head_dim)  # the last row takes what the padding of short sequences computes
     for lo, hi in _tiles(seqs, seq_tile):
-        k, v = (_gather(cache, tables[lo:hi], live[lo:hi]) for cache in (k_cache, v_cache))
+        k, v = _gather(k_cache, v_cache, block_tables[lo:hi], kv_lens[lo:hi])
         for first, end in _tiles(max_seqlen_q, query_tile):
             position = torch.arange(first, end, device=q.device, dtype=torch.int32)
             token = starts[lo:hi] + position
@@ -123,14 +127,12 @@ def decode_attention(
         ``[seqs, q_heads, head_dim]``, contiguous; zeros where kv_len is 0.
     """
     seqs, _, head_dim = q.shape
-    num_blocks, kv_heads, block_size, _ = k_cache.shape
+    _, kv_heads, block_size, _ = k_cache.shape
     keys = block_tables.shape[1] * block_size
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
     if seqs == 0 or keys == 0:
         return out
-    tables = block_tables.clamp(0, num_blocks - 1)
-    live = torch.arange(keys, device=q.device) < kv_lens[:, None]
     for lo, hi in _tiles(seqs, _MAX_GATHERED // (kv_heads * keys * head_dim)):
-        k, v = (_gather(cache, tables[lo:hi], live[lo:hi]) for cache in (k_cache, v_cache))
+        k, v = _gather(k_cache, v_cache, block_tables[lo:hi], kv_lens[lo:hi])
         out[lo:hi] = _attend(q[lo:hi, None], k, v, kv_lens[lo:hi, None] - 1, scale)[:, 0]
     return out
