@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from email.parser import HeaderParser
 from pathlib import Path
 
@@ -94,9 +94,7 @@ def build(session: nox.Session) -> None:
 @nox.parametrize("package", PACKAGES, ids=PACKAGES)
 def tests(session: nox.Session, package: str) -> None:
     """One package's tests against its wheel, with nothing else of qvllm but what it depends on."""
-    install_wheels(session, (package, *NEEDS[package]))
-    fixtures = [str(path.parent) for path in tests_of(package).glob("*/**/pyproject.toml")]
-    install(session, *TEST_TOOLS, *fixtures)
+    install_wheels(session, (package, *NEEDS[package]), *TEST_TOOLS, *editable(fixtures_of(package)))
     # The end-to-end tests have a session per backend.
     run_tests(session, package, f"--ignore={END_TO_END}", *session.posargs)
 
@@ -105,8 +103,7 @@ def tests(session: nox.Session, package: str) -> None:
 @nox.parametrize("name", tuple(BACKENDS), ids=tuple(BACKENDS))
 def backend(session: nox.Session, name: str) -> None:
     """Engine, models and one backend: the conformance suite, then the end-to-end tests."""
-    install_wheels(session, BACKENDS[name])
-    install(session, *TEST_TOOLS)
+    install_wheels(session, BACKENDS[name], *TEST_TOOLS)
     conformance(session, name)
     run_end_to_end(session, name)
 
@@ -114,8 +111,7 @@ def backend(session: nox.Session, name: str) -> None:
 @nox.session
 def combined(session: nox.Session) -> None:
     """All five packages side by side: end to end with every backend."""
-    install_wheels(session, PACKAGES)
-    install(session, *TEST_TOOLS)
+    install_wheels(session, PACKAGES, *TEST_TOOLS)
     session.run("uv", "pip", "check")
     run_end_to_end(session, *BACKENDS)
 
@@ -123,8 +119,7 @@ def combined(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """The documentation, warnings as errors, and the snippets in it."""
-    install_wheels(session, ("qvllm-engine", "qvllm-models"))
-    install(session, *DOCS_TOOLS)
+    install_wheels(session, ("qvllm-engine", "qvllm-models"), *DOCS_TOOLS)
     session.run("sphinx-build", "-q", "-W", "--keep-going", "-n", "-E", "docs", "docs/_build")
     for page in sorted((ROOT / "docs").glob("*.md")):
         run_snippets(session, page)
@@ -147,11 +142,12 @@ def dev(session: nox.Session) -> None:
     """A .venv with every package editable and every tool; without the CUDA package where nvcc is missing."""
     python = str(ROOT / ".venv")
     session.run("uv", "venv", "--allow-existing", python, external=True)
-    editable = [package for package in PACKAGES if package != "qvllm-kernels" or cuda_compiler()]
-    arguments = [argument for package in editable for argument in ("-e", str(ROOT / "packages" / package))]
-    arguments += [*TEST_TOOLS, *LINT_TOOLS, *TYPE_TOOLS, *DOCS_TOOLS, *CONSTRAINTS]
-    session.run("uv", "pip", "install", "--python", python, *arguments, env=build_environment(), external=True)
-    if "qvllm-kernels" not in editable:
+    packages = [package for package in PACKAGES if package != "qvllm-kernels" or cuda_compiler()]
+    folders = [folder for package in packages for folder in (ROOT / "packages" / package, *fixtures_of(package))]
+    tools = (*TEST_TOOLS, *LINT_TOOLS, *TYPE_TOOLS, *DOCS_TOOLS, *CONSTRAINTS)
+    install_into = ("uv", "pip", "install", "--python", python)
+    session.run(*install_into, *editable(folders), *tools, env=build_environment(), external=True)
+    if "qvllm-kernels" not in packages:
         session.warn("qvllm-kernels is left out: no nvcc found. docs/INSTALL.md says how to get it.")
     session.log("Ready: source .venv/bin/activate")
 
@@ -159,8 +155,7 @@ def dev(session: nox.Session) -> None:
 @nox.session(default=False)
 def gpu(session: nox.Session) -> None:
     """On a machine with a GPU: every test marked gpu, and the conformance suite of every backend."""
-    install_wheels(session, PACKAGES)
-    install(session, *TEST_TOOLS)
+    install_wheels(session, PACKAGES, *TEST_TOOLS)
     if not has_gpu(session):
         session.error("torch sees no CUDA GPU here; this session needs one.")
     for name in BACKENDS:
@@ -179,16 +174,19 @@ def install(session: nox.Session, *arguments: str) -> None:
     session.install("--constraint", str(constraints()), *arguments)
 
 
-def install_wheels(session: nox.Session, packages: tuple[str, ...]) -> None:
-    """Install the built wheels of ``packages``, and make sure that nothing else of qvllm came with them."""
+def install_wheels(session: nox.Session, packages: tuple[str, ...], *others: str) -> None:
+    """Install the built wheels of ``packages`` and ``others``; make sure that nothing else of qvllm came with them."""
+    if session.venv_backend == "none":  # nox --no-venv: what is installed already is tested
+        return
     wheels = {package: wheel(session, package) for package in packages}
     # A version that cannot exist: an absent package is an error of the resolver, never a download from an index.
-    barred = session.create_tmp() + "/barred.txt"
-    Path(barred).write_text("".join(f"{package}<0\n" for package in PACKAGES if package not in packages))
+    folder = Path(session.create_tmp())
+    (folder / "barred.txt").write_text("".join(f"{package}<0\n" for package in PACKAGES if package not in packages))
     fresh = [argument for package in packages for argument in ("--reinstall-package", package)]
-    install(session, "--constraint", barred, *fresh, *map(str, wheels.values()))
+    install(session, "--constraint", str(folder / "barred.txt"), *fresh, *map(str, wheels.values()), *others)
     expected = json.dumps({package: path.as_uri() for package, path in wheels.items()})
-    session.run("python", "-c", INSTALLED_CHECK, expected, log=False)
+    (folder / "check_installed.py").write_text(INSTALLED_CHECK)
+    session.run("python", str(folder / "check_installed.py"), expected, log=False)
 
 
 INSTALLED_CHECK = """
@@ -368,6 +366,16 @@ def run_snippets(session: nox.Session, page: Path) -> str:
 def tests_of(package: str) -> Path:
     """A package's test folder."""
     return ROOT / "packages" / package / "tests"
+
+
+def fixtures_of(package: str) -> list[Path]:
+    """Packages that a package's tests bring along to be installed, such as a toy model."""
+    return sorted(path.parent for path in tests_of(package).rglob("pyproject.toml"))
+
+
+def editable(folders: Iterable[Path]) -> list[str]:
+    """Arguments that install source folders in place."""
+    return [argument for folder in folders for argument in ("-e", str(folder))]
 
 
 def git(*arguments: str) -> list[str]:
