@@ -241,8 +241,6 @@ class FusedOps(Protocol):
         """``linear(x, weight) + residual``. Not for tensor parallelism: the sum must come after the all-reduce."""
         ...
 
-    def lm_head_sample(
-        self, x: Tensor, weight: Tensor, temperature: Tensor | None, seeds: Tensor, steps: Tensor
-    ) -> Tensor:
+    def lm_head_sample(self, x: Tensor, weight: Tensor, temperature: Tensor | None, seeds: Tensor, steps: Tensor) -> Tensor:
         """``sample`` of ``linear(x, weight)`` by temperature alone, with float32 maxima -> ``[rows]`` int32."""
         ...

@@ -1,0 +1,1 @@
+"""Operator backends: the contract, the registry that finds them, and the PyTorch one."""

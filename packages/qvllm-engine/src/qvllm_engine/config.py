@@ -1,0 +1,102 @@
+"""The engine's settings, checked on construction."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from qvllm_engine.errors import ArgumentError
+
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+LOAD_FORMATS = ("auto", "dummy")
+DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Settings of one engine; ``LLM`` documents each and holds the defaults.
+
+    Raises:
+        ArgumentError: a value cannot be used; the text names it and what is allowed.
+    """
+
+    model: str | os.PathLike[str]
+    backend: str
+    device: str | torch.device
+    dtype: str
+    tensor_parallel_size: int
+    enforce_eager: bool
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    gpu_memory_utilization: float | None
+    kv_cache_memory: int | None
+    num_kv_blocks: int | None
+    enable_prefix_caching: bool | None
+    load_format: str
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise ArgumentError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        if self.load_format not in LOAD_FORMATS:
+            raise ArgumentError(f"load_format must be one of {', '.join(LOAD_FORMATS)}, got {self.load_format!r}")
+        for name in ("tensor_parallel_size", "max_num_seqs", "max_num_batched_tokens", "block_size"):
+            require_int(name, getattr(self, name), minimum=1)
+        for name in ("max_model_len", "kv_cache_memory", "num_kv_blocks"):
+            if getattr(self, name) is not None:
+                require_int(name, getattr(self, name), minimum=1)
+        require_int("seed", self.seed, minimum=0, maximum=2**63 - 1)
+        if not isinstance(self.enforce_eager, bool):
+            raise ArgumentError(f"enforce_eager must be True or False, got {self.enforce_eager!r}")
+        if not isinstance(self.enable_prefix_caching, bool | None):
+            raise ArgumentError(f"enable_prefix_caching must be True, False or None, got {self.enable_prefix_caching!r}")
+        if self.block_size % 16 or self.block_size > 256:
+            raise ArgumentError(f"block_size must be a multiple of 16 up to 256, got {self.block_size}")
+        if self.gpu_memory_utilization is not None and not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise ArgumentError(f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization!r}")
+        sizes = [n for n in ("gpu_memory_utilization", "kv_cache_memory", "num_kv_blocks") if getattr(self, n) is not None]
+        if len(sizes) > 1:
+            raise ArgumentError(f"{' and '.join(sizes)} both size the cache; pass one of them")
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return DTYPES[self.dtype]
+
+    @property
+    def prefix_caching(self) -> bool:
+        return self.enable_prefix_caching is not False
+
+    def torch_device(self) -> torch.device:
+        """The device asked for; "auto" is the GPU where there is one.
+
+        Raises:
+            ArgumentError: the device does not exist, or the cache is sized by a GPU's memory without a GPU.
+        """
+        try:
+            device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device)
+        except (RuntimeError, TypeError) as error:
+            raise ArgumentError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {self.device!r}") from error
+        if device.type not in ("cpu", "cuda"):
+            raise ArgumentError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {self.device!r}")
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            raise ArgumentError(f"device {self.device!r}: this process sees {torch.cuda.device_count()} CUDA devices")
+        if device.type == "cpu" and self.gpu_memory_utilization is not None:
+            raise ArgumentError(
+                "gpu_memory_utilization sizes the cache on a GPU; on a CPU pass kv_cache_memory or num_kv_blocks"
+            )
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
+        return device
+
+
+def require_int(name: str, value: Any, minimum: int, maximum: int | None = None) -> None:
+    """Raise ArgumentError unless ``value`` is an int (not a bool) in range."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ArgumentError(f"{name} must be an integer, got {value!r}")
+    if value < minimum or (maximum is not None and value > maximum):
+        raise ArgumentError(
+            f"{name} must be {'at least ' + str(minimum) if maximum is None else f'{minimum} to {maximum}'}, got {value}"
+        )

@@ -1,0 +1,1 @@
+"""Tensor parallelism: groups of ranks and the processes that run them."""

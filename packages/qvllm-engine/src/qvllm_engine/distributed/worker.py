@@ -1,0 +1,193 @@
+"""The runners of all ranks: rank 0 in this process, the others in processes of their own."""
+
+import traceback
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from qvllm_engine.config import EngineConfig
+from qvllm_engine.distributed.groups import TIMEOUT, Group
+from qvllm_engine.engine.batch import StepInput
+from qvllm_engine.engine.model_runner import ModelRunner, SampledTokens
+from qvllm_engine.errors import EngineError, QvllmError
+from qvllm_engine.loading.json_file import read_json
+from qvllm_engine.model_spec import find_model_spec
+
+JOIN_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class RunnerSettings:
+    """What every rank builds its runner from; small enough to send to a new process."""
+
+    config: EngineConfig
+    folder: Path
+    device: torch.device
+    max_model_len: int
+
+    def build(self, group: Group) -> ModelRunner:
+        data = read_json(self.folder / "config.json")
+        spec = find_model_spec(data["architectures"][0])
+        device = self.device
+        if device.type == "cuda" and group.size > 1:
+            device = torch.device("cuda", group.rank)
+            torch.cuda.set_device(device)
+        return ModelRunner(self.config, self.folder, spec, spec.parse_config(data), group, device, self.max_model_len)
+
+
+class Runners:
+    """Every rank's runner, driven as one.
+
+    Args:
+        settings: what each rank builds its runner from.
+        size: the number of ranks.
+    """
+
+    def __init__(self, settings: RunnerSettings, size: int) -> None:
+        self._workers: list[tuple[Any, Connection]] = []
+        try:
+            self.local = settings.build(self._start_workers(settings, size))
+            self._receive()
+        except BaseException as error:
+            explained = self._explain(error)
+            self._stop_workers(kill=True)
+            if isinstance(error, QvllmError):
+                raise
+            raise explained from error
+
+    def max_blocks(self) -> int:
+        """The number of blocks that every rank can hold."""
+        self._send("max_blocks")
+        return min([self.local.max_blocks(), *self._receive()])
+
+    def allocate(self, num_blocks: int) -> None:
+        self._send("allocate", num_blocks)
+        self.local.allocate(num_blocks)
+        self._receive()
+
+    def launch(self, step: StepInput) -> SampledTokens:
+        self._send("launch", step)
+        return self.local.launch(step)
+
+    def reset(self) -> None:
+        """Forget a failed step. A rank that is gone is reported by the next step."""
+        for _, connection in self._workers:
+            with suppress(OSError):
+                connection.send(("reset",))
+        self.local.reset()
+
+    def close(self) -> None:
+        """Stop the other ranks and free this one. Calling it again does nothing."""
+        self._stop_workers()
+        if hasattr(self, "local"):
+            self.local.close()
+            del self.local
+
+    def _start_workers(self, settings: RunnerSettings, size: int) -> Group:
+        if size == 1:
+            return Group()
+        # Port 0 lets the system choose a free one, and holds it.
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
+        context = mp.get_context("spawn")
+        for rank in range(1, size):
+            ours, theirs = context.Pipe()
+            args = (settings, rank, size, store.port, theirs)
+            process = context.Process(target=run_worker, args=args, daemon=True, name=f"qvllm rank {rank}")
+            process.start()
+            theirs.close()
+            self._workers.append((process, ours))
+        self._receive()  # each is up: a process that can't start would leave the others waiting
+        return Group.connect(store, 0, size, settings.device)
+
+    def _send(self, command: str, *args: Any) -> None:
+        for _, connection in self._workers:
+            try:
+                connection.send((command, *args))
+            except OSError as error:
+                raise self._explain(error) from error
+
+    def _receive(self) -> list[Any]:
+        """One answer of each worker.
+
+        Raises:
+            EngineError: a worker failed; its traceback is in the text.
+        """
+        answers = []
+        for process, connection in self._workers:
+            try:
+                answer = connection.recv()
+            except EOFError as error:
+                process.join(1.0)
+                raise EngineError(
+                    f"{process.name} ended without an answer (exit code {process.exitcode}). A script that uses tensor"
+                    f" parallelism must create its LLM under `if __name__ == '__main__':`, since every rank imports it"
+                ) from error
+            if isinstance(answer, WorkerFailure):
+                answer.raise_again(process.name)
+            answers.append(answer)
+        return answers
+
+    def _explain(self, error: BaseException) -> BaseException:
+        """The failure of another rank where there is one: it is the cause of what this rank met."""
+        for process, connection in self._workers:
+            try:
+                if connection.poll(1.0) and isinstance(failure := connection.recv(), WorkerFailure):
+                    return EngineError(f"{process.name} failed:\n{failure.text}")
+            except (EOFError, OSError):
+                return EngineError(f"{process.name} ended (exit code {process.exitcode})")
+        return error
+
+    def _stop_workers(self, kill: bool = False) -> None:
+        for process, connection in self._workers:
+            with suppress(OSError):  # it is gone already
+                connection.send(("close",))
+            process.join(0.0 if kill else JOIN_SECONDS)
+            if process.is_alive():
+                process.kill()
+                process.join()
+            connection.close()
+        self._workers = []
+
+
+@dataclass(frozen=True)
+class WorkerFailure:
+    """What a worker sends instead of an answer."""
+
+    text: str
+    error: QvllmError | None
+
+    def raise_again(self, name: str) -> None:
+        if self.error is not None:
+            raise self.error
+        raise EngineError(f"{name} failed:\n{self.text}")
+
+
+def run_worker(settings: RunnerSettings, rank: int, size: int, port: int, connection: Connection) -> None:
+    """Entry point of the process of one rank: build the runner, then do as rank 0 says until it closes."""
+    try:
+        torch.set_num_threads(max(torch.get_num_threads() // size, 1))
+        connection.send("started")
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=TIMEOUT)
+        runner = settings.build(Group.connect(store, rank, size, settings.device))
+        connection.send("loaded")
+        while True:
+            command, *args = connection.recv()
+            if command == "launch":
+                runner.launch(*args)  # no answer: its tokens are rank 0's
+            elif command == "close":
+                runner.close()
+                return
+            elif command == "reset":
+                runner.reset()
+            else:
+                connection.send(getattr(runner, command)(*args))
+    except EOFError:
+        return  # rank 0 is gone
+    except BaseException as error:
+        connection.send(WorkerFailure(traceback.format_exc(), error if isinstance(error, QvllmError) else None))

@@ -1,0 +1,1 @@
+"""From requests to device steps: scheduler, caches, batches and the runner."""

@@ -1,0 +1,197 @@
+"""One rank's share of the work: the model, its caches, and the launch of planned steps."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qvllm_engine.backends.registry import select_backend
+from qvllm_engine.config import EngineConfig
+from qvllm_engine.distributed.groups import Group
+from qvllm_engine.engine.batch import Batch, StepInput, to_device
+from qvllm_engine.engine.memory import cache_budget
+from qvllm_engine.engine.sampler import sample_step
+from qvllm_engine.errors import CacheMemoryError
+from qvllm_engine.loading.checkpoint import Checkpoint
+from qvllm_engine.loading.weights import fill_with_dummy_weights, load_weights, prepare_weights
+from qvllm_engine.model_spec import KVCache, ModelContext, ModelSpec
+
+
+@dataclass
+class SampledTokens:
+    """The tokens of a launched step, on their way to the host."""
+
+    tokens: Tensor
+    ready: torch.cuda.Event | None
+
+    def read(self) -> list[int]:
+        """Wait for the step and return its tokens, one per sampling row."""
+        if self.ready is not None:
+            self.ready.synchronize()
+        return [int(token) for token in self.tokens.tolist()]
+
+
+class ModelRunner:
+    """Loads the model's share of one rank, sizes and holds its caches, and runs steps.
+
+    Args:
+        config: the engine's settings.
+        folder: the checkpoint's folder.
+        spec: the architecture.
+        model_config: its typed config.
+        group: the ranks.
+        device: this rank's device.
+        max_model_len: longest sequence, in tokens.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        folder: Path,
+        spec: ModelSpec,
+        model_config: Any,
+        group: Group,
+        device: torch.device,
+        max_model_len: int,
+    ) -> None:
+        self.config = config
+        self.group = group
+        self.device = device
+        self.max_model_len = max_model_len
+        self.backend = select_backend(config.backend, device, (*spec.required_ops, "sample"))
+        self.model = spec.build(model_config, ModelContext(self.backend.ops, group, device, config.torch_dtype)).eval()
+        if config.load_format == "dummy":
+            fill_with_dummy_weights(self.model, config.seed)
+        else:
+            load_weights(self.model, Checkpoint.open(folder), spec.weight_map(model_config))
+        prepare_weights(self.model, self.backend.module)
+        self.caches: list[KVCache] = []
+        self._last_tokens = torch.zeros(0, dtype=torch.int32, device=device)
+
+    @property
+    def block_bytes(self) -> int:
+        """Memory of one block over all layers of this rank."""
+        specs = self.model.cache_specs()
+        return sum(spec.bytes_per_token(self.config.torch_dtype) for spec in specs) * self.config.block_size
+
+    def max_blocks(self) -> int:
+        """How many blocks this rank can hold beside the reserved one, measured after a run of the largest step.
+
+        Raises:
+            CacheMemoryError: not even one.
+        """
+        if self.config.num_kv_blocks is not None:
+            return self.config.num_kv_blocks
+        budget = cache_budget(self.config, self.device, self._warm_up)
+        blocks = budget // self.block_bytes - 1
+        if blocks < 1:
+            raise CacheMemoryError(
+                f"{budget / 2**20:.1f} MiB for the cache hold no block of {self.block_bytes / 2**20:.1f} MiB beside the reserved"
+                f" one; raise kv_cache_memory or gpu_memory_utilization, or lower max_num_batched_tokens"
+            )
+        enough = self.config.max_num_seqs * -(-self.max_model_len // self.config.block_size)
+        return min(blocks, enough)
+
+    def allocate(self, num_blocks: int) -> None:
+        """Make the caches: ``num_blocks`` blocks and the reserved block 0.
+
+        Raises:
+            CacheMemoryError: the memory is not there.
+        """
+        try:
+            self.caches = self._new_caches(num_blocks + 1)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            needed = (num_blocks + 1) * self.block_bytes / 2**20
+            raise CacheMemoryError(
+                f"the cache of {num_blocks} blocks needs {needed:.1f} MiB that are not free: {error}"
+            ) from error
+
+    @torch.inference_mode()
+    def launch(self, step: StepInput) -> SampledTokens:
+        """Start a step; the host does not wait for it on a GPU. Steps run in the order in which they are launched."""
+        batch = Batch.from_step(step, self._last_tokens, self.device)
+        self._last_tokens = self._run(batch, step, self.caches)
+        return self._to_host(self._last_tokens)
+
+    def synchronize(self) -> None:
+        """Wait for every launched step."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def reset(self) -> None:
+        """Forget a failed step: nothing of it is input to the next."""
+        self._last_tokens = torch.zeros(0, dtype=torch.int32, device=self.device)
+
+    def close(self) -> None:
+        """Free the model and the caches."""
+        self.synchronize()
+        del self.model, self.caches, self._last_tokens
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _run(self, batch: Batch, step: StepInput, caches: Sequence[KVCache]) -> Tensor:
+        hidden = self.model(batch, caches)
+        rows = len(step.sample_tokens)
+        if rows == 0:
+            return torch.zeros(0, dtype=torch.int32, device=self.device)
+        logits = self.model.compute_logits(hidden[to_device(step.sample_tokens, self.device)])
+        if self.group.rank == 0:
+            tokens = sample_step(self.backend.ops, logits, step)
+        else:
+            tokens = torch.empty(rows, dtype=torch.int32, device=self.device)
+        return self.group.broadcast(tokens)
+
+    def _to_host(self, tokens: Tensor) -> SampledTokens:
+        if self.device.type != "cuda":
+            return SampledTokens(tokens, None)
+        host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+        host.copy_(tokens, non_blocking=True)
+        ready = torch.cuda.Event()
+        ready.record()
+        return SampledTokens(host, ready)
+
+    def _new_caches(self, num_blocks: int) -> list[KVCache]:
+        def new(kv_heads: int, head_dim: int) -> Tensor:
+            shape = (num_blocks, kv_heads, self.config.block_size, head_dim)
+            return torch.zeros(shape, dtype=self.config.torch_dtype, device=self.device)
+
+        specs = self.model.cache_specs()
+        return [KVCache(new(s.kv_heads, s.head_dim), new(s.kv_heads, s.head_dim)) for s in specs]
+
+    @torch.inference_mode()
+    def _warm_up(self) -> None:
+        """Run the largest step there can be, on the reserved block alone, so that its memory is seen."""
+        step = largest_step(self.config, self.max_model_len)
+        self._run(Batch.from_step(step, self._last_tokens, self.device), step, self._new_caches(1))
+        self.synchronize()
+
+
+def largest_step(config: EngineConfig, max_model_len: int) -> StepInput:
+    """A step of ``max_num_batched_tokens`` prompt tokens in the longest chunks, each sampling; it stores nothing."""
+    counts, left = [], config.max_num_batched_tokens
+    while left and len(counts) < config.max_num_seqs:
+        counts.append(min(left, max_model_len))
+        left -= counts[-1]
+    rows, tokens = len(counts), sum(counts)
+    return StepInput(
+        token_ids=np.zeros(tokens, dtype=np.int32),
+        previous=np.zeros(0, dtype=np.int32),
+        positions=np.concatenate([np.arange(count, dtype=np.int32) for count in counts]),
+        slot_mapping=np.full(tokens, -1, dtype=np.int64),
+        block_tables=np.zeros((rows, -(-max(counts) // config.block_size)), dtype=np.int32),
+        cu_seqlens_q=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
+        kv_lens=np.array(counts, dtype=np.int32),
+        max_seqlen_q=max(counts),
+        # As many logits as a step can need: the rows of a full decode batch.
+        sample_tokens=np.arange(min(config.max_num_seqs, tokens), dtype=np.int64),
+        temperature=np.ones(min(config.max_num_seqs, tokens), dtype=np.float32),
+        top_k=np.full(min(config.max_num_seqs, tokens), 50, dtype=np.int32),
+        top_p=np.full(min(config.max_num_seqs, tokens), 0.9, dtype=np.float32),
+        min_p=np.full(min(config.max_num_seqs, tokens), 0.1, dtype=np.float32),
+        seeds=np.zeros(min(config.max_num_seqs, tokens), dtype=np.int64),
+        steps=np.zeros(min(config.max_num_seqs, tokens), dtype=np.int32),
+    )

@@ -1,0 +1,85 @@
+"""One request: its tokens, its limits, and the counters of its progress."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from qvllm_engine.outputs import FinishReason
+from qvllm_engine.sampling_params import SamplingParams
+
+
+class Status(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(eq=False)
+class Sequence:
+    """A request inside the engine.
+
+    Steps are planned before the tokens of the step before are read, so there are two lengths: ``len(token_ids)`` counts
+    what is known, ``num_tokens`` also what is sampled and still on the device.
+
+    Attributes:
+        request_id: the engine's number; lower is older.
+        token_ids: prompt and accepted output. Written by the scheduler as steps are read.
+        num_prompt_tokens: how many of them are the prompt.
+        params: sampling settings.
+        seed: of the request's draws.
+        stop_ids: ids that end it.
+        max_len: total tokens at which it ends with reason "length".
+        arrival_time: seconds, monotonic.
+        status: written by the scheduler.
+        num_computed: tokens whose keys and values the steps planned so far compute. Written by the scheduler.
+        steps_in_flight: planned steps that hold a row of it and are not read yet. Written by the scheduler.
+        tokens_in_flight: tokens which those steps sample. Written by the scheduler.
+        block_table: cache blocks in order. Written by the cache manager.
+        block_hashes: chained hashes of its first full blocks. Written by the cache manager.
+        num_committed_blocks: how many of its first blocks are indexed. Written by the cache manager.
+        num_cached_tokens: prompt tokens found in the prefix cache on first admission.
+        num_preemptions: how often it lost its blocks to an older request.
+    """
+
+    request_id: int
+    token_ids: list[int]
+    params: SamplingParams
+    seed: int
+    stop_ids: frozenset[int]
+    max_len: int
+    arrival_time: float = 0.0
+    num_prompt_tokens: int = field(init=False)
+    status: Status = Status.WAITING
+    num_computed: int = 0
+    steps_in_flight: int = 0
+    tokens_in_flight: int = 0
+    block_table: list[int] = field(default_factory=list)
+    block_hashes: list[bytes] = field(default_factory=list)
+    num_committed_blocks: int = 0
+    num_cached_tokens: int | None = None
+    num_preemptions: int = 0
+    finish_reason: FinishReason | None = None
+    first_scheduled_time: float | None = None
+    first_token_time: float | None = None
+
+    def __post_init__(self) -> None:
+        self.num_prompt_tokens = len(self.token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that exist once every step in flight is read."""
+        return len(self.token_ids) + self.tokens_in_flight
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Output tokens that exist once every step in flight is read: the index of the next one."""
+        return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt_tokens :]
+
+    def reason_to_finish(self) -> FinishReason | None:
+        """Why the sequence ends with its newest known token, if it does. A stop token counts before the length."""
+        if self.token_ids[-1] in self.stop_ids:
+            return "stop"
+        return "length" if len(self.token_ids) >= self.max_len else None
