@@ -49,10 +49,9 @@ class EngineConfig:
             if getattr(self, name) is not None:
                 require_int(name, getattr(self, name), minimum=1)
         require_int("seed", self.seed, minimum=0, maximum=2**63 - 1)
-        if not isinstance(self.enforce_eager, bool):
-            raise ArgumentError(f"enforce_eager must be True or False, got {self.enforce_eager!r}")
-        if not isinstance(self.enable_prefix_caching, bool | None):
-            raise ArgumentError(f"enable_prefix_caching must be True, False or None, got {self.enable_prefix_caching!r}")
+        require_bool("enforce_eager", self.enforce_eager)
+        if self.enable_prefix_caching is not None:
+            require_bool("enable_prefix_caching", self.enable_prefix_caching)
         if self.block_size % 16 or self.block_size > 256:
             raise ArgumentError(f"block_size must be a multiple of 16 up to 256, got {self.block_size}")
         if self.gpu_memory_utilization is not None and not 0.0 < self.gpu_memory_utilization <= 1.0:
@@ -100,3 +99,9 @@ def require_int(name: str, value: Any, minimum: int, maximum: int | None = None)
         raise ArgumentError(
             f"{name} must be {'at least ' + str(minimum) if maximum is None else f'{minimum} to {maximum}'}, got {value}"
         )
+
+
+def require_bool(name: str, value: Any) -> None:
+    """Raise ArgumentError unless ``value`` is True or False."""
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{name} must be True or False, got {value!r}")

@@ -1,5 +1,6 @@
 """What a model package tells the engine about one architecture, and what it may expect of the engine."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -55,20 +56,20 @@ class ModelConfig(Protocol):
     def max_position_embeddings(self) -> int: ...
 
 
-class Model(Protocol):
-    """A model as the runner sees it. It is an ``nn.Module`` too; its parameters carry the shards that the loader fills."""
+class Model(nn.Module, ABC):
+    """A model as the runner sees it. Its parameters are ``Weight``s, whose shards the loader fills."""
 
+    @abstractmethod
     def cache_specs(self) -> Sequence[PagedKV]:
         """The cache need of every layer that has one, in the order in which ``forward`` takes the caches."""
-        ...
 
+    @abstractmethod
     def forward(self, batch: Batch, caches: Sequence[KVCache]) -> Tensor:
         """Hidden states of every token of the batch: ``[tokens, dim]``. Stores the tokens' keys and values."""
-        ...
 
+    @abstractmethod
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """``[rows, dim]`` -> ``[rows, vocab_size]`` float32, whole on every rank."""
-        ...
 
 
 class WeightMap(Protocol):
@@ -96,7 +97,7 @@ class ModelSpec:
     """
 
     parse_config: Callable[[dict[str, Any]], Any]
-    build: Callable[[Any, ModelContext], nn.Module]
+    build: Callable[[Any, ModelContext], Model]
     weight_map: Callable[[Any], WeightMap]
     stop_token_ids: Callable[[Any], tuple[int, ...]]
     required_ops: tuple[str, ...]

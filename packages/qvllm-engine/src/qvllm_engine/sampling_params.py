@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from qvllm_engine.config import require_int
+from qvllm_engine.config import require_bool, require_int
 from qvllm_engine.errors import ArgumentError
 
 
@@ -57,8 +57,7 @@ class SamplingParams:
             raise ArgumentError(f"stop_token_ids must be a list of token ids, got {self.stop_token_ids!r}")
         for token_id in self.stop_token_ids:
             require_int("stop_token_ids", token_id, minimum=0)
-        if not isinstance(self.ignore_eos, bool):
-            raise ArgumentError(f"ignore_eos must be True or False, got {self.ignore_eos!r}")
+        require_bool("ignore_eos", self.ignore_eos)
 
     @property
     def greedy(self) -> bool:

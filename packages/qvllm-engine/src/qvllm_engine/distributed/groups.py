@@ -5,8 +5,8 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
 
 TIMEOUT = timedelta(minutes=5)
 
@@ -24,10 +24,8 @@ class Group:
     process_group: Any = None
 
     @classmethod
-    def connect(cls, store: dist.Store, rank: int, size: int, device: torch.device) -> "Group":
+    def connect(cls, store: c10d.Store, rank: int, size: int, device: torch.device) -> "Group":
         """Join the group that meets at ``store``: NCCL between GPUs, gloo between CPUs."""
-        from torch.distributed import distributed_c10d as c10d
-
         if device.type == "cuda":
             options = c10d.ProcessGroupNCCL.Options()
             options._timeout = TIMEOUT

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from qvllm_engine.config import EngineConfig
 from qvllm_engine.distributed.groups import TIMEOUT, Group
@@ -93,7 +93,7 @@ class Runners:
         if size == 1:
             return Group()
         # Port 0 lets the system choose a free one, and holds it.
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
         context = mp.get_context("spawn")
         for rank in range(1, size):
             ours, theirs = context.Pipe()
@@ -173,7 +173,7 @@ def run_worker(settings: RunnerSettings, rank: int, size: int, port: int, connec
     try:
         torch.set_num_threads(max(torch.get_num_threads() // size, 1))
         connection.send("started")
-        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=TIMEOUT)
+        store = TCPStore("127.0.0.1", port, is_master=False, timeout=TIMEOUT)
         runner = settings.build(Group.connect(store, rank, size, settings.device))
         connection.send("loaded")
         while True:

@@ -253,6 +253,6 @@ def fit_model_len(config: EngineConfig, limit: int, num_blocks: int) -> int:
     if config.max_model_len > capacity:
         raise CacheMemoryError(
             f"the cache holds {num_blocks} blocks of {config.block_size} = {capacity} tokens, less than max_model_len"
-            f" {config.max_model_len}: enlarge it (num_kv_blocks, kv_cache_memory, gpu_memory_utilization) or lower max_model_len"
+            f" {config.max_model_len}: lower it, or enlarge the cache (num_kv_blocks, kv_cache_memory, gpu_memory_utilization)"
         )
     return config.max_model_len

@@ -90,8 +90,8 @@ class ModelRunner:
         blocks = budget // self.block_bytes - 1
         if blocks < 1:
             raise CacheMemoryError(
-                f"{budget / 2**20:.1f} MiB for the cache hold no block of {self.block_bytes / 2**20:.1f} MiB beside the reserved"
-                f" one; raise kv_cache_memory or gpu_memory_utilization, or lower max_num_batched_tokens"
+                f"{budget / 2**20:.1f} MiB for the cache hold no block of {self.block_bytes / 2**20:.1f} MiB beside the one"
+                f" that is reserved; raise kv_cache_memory or gpu_memory_utilization, or lower max_num_batched_tokens"
             )
         enough = self.config.max_num_seqs * -(-self.max_model_len // self.config.block_size)
         return min(blocks, enough)
@@ -172,7 +172,8 @@ class ModelRunner:
 
 def largest_step(config: EngineConfig, max_model_len: int) -> StepInput:
     """A step of ``max_num_batched_tokens`` prompt tokens in the longest chunks, each sampling; it stores nothing."""
-    counts, left = [], config.max_num_batched_tokens
+    counts: list[int] = []
+    left = config.max_num_batched_tokens
     while left and len(counts) < config.max_num_seqs:
         counts.append(min(left, max_model_len))
         left -= counts[-1]

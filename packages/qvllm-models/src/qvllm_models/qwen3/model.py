@@ -14,7 +14,7 @@ from qvllm_engine.layers.embedding import ParallelLMHead, VocabParallelEmbedding
 from qvllm_engine.layers.linear import MergedColumnParallelLinear, QKVParallelLinear, RowParallelLinear
 from qvllm_engine.layers.norm import RMSNorm
 from qvllm_engine.layers.rotary import RotaryEmbedding
-from qvllm_engine.model_spec import KVCache, ModelContext, PagedKV
+from qvllm_engine.model_spec import KVCache, Model, ModelContext, PagedKV
 from qvllm_models.qwen3.config import Qwen3Config
 
 REQUIRED_OPS = (
@@ -29,30 +29,32 @@ REQUIRED_OPS = (
 )
 
 
-class Qwen3(nn.Module):
+class Qwen3(Model):
     """Token ids to hidden states, and hidden states to logits."""
 
     def __init__(self, config: Qwen3Config, context: ModelContext) -> None:
         super().__init__()
         self.embedding = VocabParallelEmbedding(context, config.vocab_size, config.hidden_size)
         self.rotary = RotaryEmbedding(config.head_dim, config.rope_theta, context.device)
-        self.layers = nn.ModuleList(Qwen3Layer(config, context) for _ in range(config.num_layers))
+        layers = [Qwen3Layer(config, context) for _ in range(config.num_layers)]
+        self.layers = nn.ModuleList(layers)
+        self._cache_specs = [layer.attention.cache_spec() for layer in layers]
         self.norm = RMSNorm(context, config.hidden_size, config.rms_norm_eps)
         tied_to = self.embedding if config.tie_word_embeddings else None
         self.lm_head = ParallelLMHead(context, config.vocab_size, config.hidden_size, tied_to)
 
     def cache_specs(self) -> list[PagedKV]:
         """One paged cache per layer, of this rank's key-value heads."""
-        return [layer.attention.cache_spec() for layer in self.layers]
+        return self._cache_specs
 
     def forward(self, batch: Batch, caches: Sequence[KVCache]) -> Tensor:
         """Hidden states ``[tokens, hidden_size]`` of the batch, after the final norm."""
         cos, sin = self.rotary(batch.positions)
-        x, residual = self.embedding(batch.input_ids), None
+        x: Tensor = self.embedding(batch.input_ids)
+        residual: Tensor | None = None
         for layer, cache in zip(self.layers, caches, strict=True):
             x, residual = layer(x, residual, cos, sin, batch, cache)
-        normed: Tensor = self.norm.add(x, residual)[0]
-        return normed
+        return self.norm(x) if residual is None else self.norm.add(x, residual)[0]
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """``[rows, hidden_size]`` -> ``[rows, vocab_size]`` float32."""
@@ -75,7 +77,7 @@ class Qwen3Layer(nn.Module):
         self, x: Tensor, residual: Tensor | None, cos: Tensor, sin: Tensor, batch: Batch, cache: KVCache
     ) -> tuple[Tensor, Tensor]:
         x, residual = self.attention(x, residual, cos, sin, batch, cache)
-        return self.mlp(x, residual)  # type: ignore[no-any-return]
+        return self.mlp(x, residual)
 
 
 class Qwen3Attention(nn.Module):
