@@ -1,0 +1,52 @@
+"""transformers as the reference: full-pass logits and greedy tokens in float32 on the CPU."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Reference:
+    """A checkpoint in transformers. Results are kept, so that each prompt is computed once."""
+
+    def __init__(self, folder: Path) -> None:
+        from transformers import AutoModelForCausalLM, GenerationConfig
+
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        )
+        model, info = loaded
+        wrong = {kind: sorted(names) for kind, names in info.items() if names}
+        if wrong:
+            raise AssertionError(f"transformers cannot load {folder} completely: {wrong}")
+        self.model = model.eval()
+        # Without the checkpoint's eos ids and sampling settings, so that greedy() runs to its end.
+        self.model.generation_config = GenerationConfig(do_sample=False, pad_token_id=0)
+        self._logits: dict[tuple[int, ...], Tensor] = {}
+        self._greedy: dict[tuple[int, ...], list[int]] = {}
+
+    @torch.inference_mode()
+    def logits(self, ids: Sequence[int]) -> Tensor:
+        """Logits after each token of ``ids``, in one pass without a cache: ``[len(ids), vocab_size]`` float32."""
+        key = tuple(ids)
+        if key not in self._logits:
+            self._logits[key] = self.model(input_ids=torch.tensor([key]), use_cache=False).logits[0].float()
+        return self._logits[key]
+
+    @torch.inference_mode()
+    def greedy(self, ids: Sequence[int], n: int, stop_ids: Sequence[int] = ()) -> list[int]:
+        """The ``n`` most likely next tokens, each given those before, by transformers' own loop with its own cache.
+
+        Ends early with the first of ``stop_ids``, which is included. No other id stops it.
+        """
+        key = tuple(ids)
+        made = self._greedy.get(key, [])
+        if len(made) < n:
+            prompt = torch.tensor([key])
+            output = self.model.generate(input_ids=prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=n)
+            made = self._greedy[key] = output[0, len(key) :].tolist()
+        made = made[:n]
+        stops = [i for i, token in enumerate(made) if token in stop_ids]
+        return made[: stops[0] + 1] if stops else made
