@@ -49,6 +49,8 @@ PARTIAL_BACKENDS = ("triton", "cuda")
 ROOT = Path(__file__).parent
 WHEELS = ROOT / ".nox" / "wheels"
 DIST = ROOT / "dist"
+# Threads cost more than they give on small tensors, above all where sessions share few cores.
+TEST_ENVIRONMENT = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "PYTHONPATH": ""}
 END_TO_END = ROOT / "packages" / "qvllm-models" / "tests" / "e2e"
 
 nox.needs_version = ">=2025.2.9"
@@ -334,7 +336,7 @@ def run_tests(session: nox.Session, package: str, *arguments: str, env: dict[str
             "--durations=5",
             "--durations-min=1",
         )
-        session.run("pytest", "-q", *settings, *given, env={"PYTHONPATH": "", **(env or {})})
+        session.run("pytest", "-q", *settings, *given, env={**TEST_ENVIRONMENT, **(env or {})})
 
 
 def run_end_to_end(session: nox.Session, *backends: str) -> None:
@@ -354,7 +356,8 @@ def conformance(session: nox.Session, name: str, device: str | None = None) -> N
         return
     device = device or ("cuda" if name == "cuda" else "cpu")
     with session.chdir(session.create_tmp()):
-        session.run(*suite, "--device", device, env=interpreter(session, name) if device == "cpu" else {})
+        env = interpreter(session, name) if device == "cpu" else {}
+        session.run(*suite, "--device", device, env={**TEST_ENVIRONMENT, **env})
 
 
 def interpreter(session: nox.Session, name: str) -> dict[str, str]:
