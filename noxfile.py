@@ -3,6 +3,7 @@
 ``nox`` runs what continuous integration runs; ``nox -l`` lists the sessions; docs/DEVELOPMENT.md describes them.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -57,7 +58,7 @@ nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv"
 nox.options.reuse_venv = "yes"
 nox.options.error_on_external_run = True
-nox.options.stop_on_first_error = False
+nox.options.allow_parallel = True
 nox.options.sessions = ["lint", "build", "types", "docs", "demo", "tests", "backend", "combined"]
 
 
@@ -226,15 +227,18 @@ def constraints() -> Path:
 
 def wheel(session: nox.Session, package: str) -> Path:
     """The package's wheel, built if its sources have changed since the last build. So nvcc runs once for all sessions."""
+    WHEELS.mkdir(parents=True, exist_ok=True)
     folder = WHEELS / f"{package}-{wheel_key(package)}"
-    if not folder.exists():
-        for stale in WHEELS.glob(f"{package}-*"):
-            shutil.rmtree(stale)
-        unfinished = WHEELS / f"unfinished-{package}"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        # Without a flag uv builds the wheel from the sdist, which proves that the sdist is complete.
-        uv_build(session, package, unfinished)
-        unfinished.rename(folder)
+    with (WHEELS / f"{package}.lock").open("w") as lock:  # nox -j runs sessions side by side
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            for stale in WHEELS.glob(f"{package}-*"):
+                shutil.rmtree(stale)
+            unfinished = WHEELS / f"unfinished-{package}"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            # Without a flag uv builds the wheel from the sdist, which proves that the sdist is complete.
+            uv_build(session, package, unfinished)
+            unfinished.rename(folder)
     return next(folder.glob("*.whl"))
 
 
@@ -351,8 +355,13 @@ def conformance(session: nox.Session, name: str, device: str | None = None) -> N
     suite = ["python", "-m", "qvllm_engine.testing", "--backend", name]
     suite += ["--partial"] if name in PARTIAL_BACKENDS else []
     if name == "cuda" and not has_gpu(session):
-        # Status 2 is a refusal with its reason; passing, failing or crashing here would all be wrong.
-        session.run(*suite, "--device", "cuda", success_codes=[2])
+        # The suite must refuse, with the backend's own reason; passing, failing or crashing would all be wrong.
+        ask = "import qvllm_kernels, torch; print(qvllm_kernels.unavailable_reason(torch.device('cuda')))"
+        reason = str(session.run("python", "-c", ask, silent=True)).strip()
+        printed = str(session.run(*suite, "--device", "cuda", success_codes=[2], silent=True))
+        session.log(printed)
+        if reason not in printed:
+            session.error(f"the suite exits with 2, but not for the backend's reason: {reason}")
         return
     device = device or ("cuda" if name == "cuda" else "cpu")
     with session.chdir(session.create_tmp()):
