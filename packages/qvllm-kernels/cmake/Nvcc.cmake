@@ -1,0 +1,20 @@
+# qvllm_find_nvcc(<variable>): the nvcc named by CUDACXX, else by CUDA_HOME, else found on PATH; else a fatal error.
+# No usual place is searched behind the user's back: a machine may hold several toolkits, and these three say which one.
+function(qvllm_find_nvcc variable)
+  set(install "qvllm-kernels needs NVIDIA's CUDA compiler nvcc, 12.8 or newer: install the CUDA toolkit \
+(https://developer.nvidia.com/cuda-downloads), then put nvcc on PATH or set CUDA_HOME, for example CUDA_HOME=/usr/local/cuda.")
+  if(NOT "$ENV{CUDACXX}" STREQUAL "")
+    find_program(nvcc NAMES "$ENV{CUDACXX}" PATHS ENV PATH NO_DEFAULT_PATH NO_CACHE)
+    set(where "CUDACXX=$ENV{CUDACXX}")
+  elseif(NOT "$ENV{CUDA_HOME}" STREQUAL "")
+    find_program(nvcc NAMES nvcc PATHS "$ENV{CUDA_HOME}/bin" NO_DEFAULT_PATH NO_CACHE)
+    set(where "CUDA_HOME=$ENV{CUDA_HOME}")
+  else()
+    find_program(nvcc NAMES nvcc PATHS ENV PATH NO_DEFAULT_PATH NO_CACHE)
+    set(where "PATH, and CUDA_HOME is not set")
+  endif()
+  if(NOT nvcc)
+    message(FATAL_ERROR "${install} (Not found through ${where}.)")
+  endif()
+  set(${variable} "${nvcc}" CACHE FILEPATH "nvcc" FORCE)
+endfunction()
