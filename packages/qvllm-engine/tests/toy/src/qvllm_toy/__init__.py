@@ -1,0 +1,11 @@
+"""A model whose every mistake shows, and a third-party operator backend: fixtures of the engine's tests.
+
+The toy model keeps what it was given in its paged cache and hashes all that it reads back into the next token's logits, so one
+wrong block, position, length or stale value changes the output. ``oracle`` computes the same tokens from the ids alone.
+"""
+
+from qvllm_toy.checkpoint import write_checkpoint
+from qvllm_toy.oracle import expected
+from qvllm_toy.recipe import EOS, FAIL, INTERRUPT, ORDINARY, VOCAB
+
+__all__ = ["EOS", "FAIL", "INTERRUPT", "ORDINARY", "VOCAB", "expected", "write_checkpoint"]
