@@ -68,7 +68,6 @@ def make_qwen3(
     layers: int = 2,
     style: str = "v4",
     shard: bool = False,
-    attention_bias: bool = False,
 ) -> Path:
     """Write a checkpoint with its config, generation config and tokenizer; returns ``folder``.
 
@@ -81,14 +80,13 @@ def make_qwen3(
         layers: decoder layers.
         style: "v4" or "v5", the transformers version whose spelling config.json has.
         shard: two files with unusual names and an index, beside a file of wrong weights that the index does not name.
-        attention_bias: q, k, v and o projections have biases.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = _train_tokenizer()
     _write_tokenizer(folder, tokenizer)
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     ids = {token: vocab[token] for token in SPECIAL}
-    config = _config(shapes, layers, tied, dtype, style, attention_bias, ids)
+    config = _config(shapes, layers, tied, dtype, style, ids)
     _write_json(folder / "config.json", config)
     generation = {
         "do_sample": True,
@@ -108,15 +106,13 @@ def make_qwen3(
     return folder
 
 
-def _config(
-    shapes: str, layers: int, tied: bool, dtype: str, style: str, attention_bias: bool, ids: dict[str, int]
-) -> dict[str, Any]:
+def _config(shapes: str, layers: int, tied: bool, dtype: str, style: str, ids: dict[str, int]) -> dict[str, Any]:
     config: dict[str, Any] = {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
         **SHAPES[shapes],
         "num_hidden_layers": layers,
-        "attention_bias": attention_bias,
+        "attention_bias": False,
         "attention_dropout": 0.0,
         "hidden_act": "silu",
         "initializer_range": 0.02,
@@ -151,9 +147,8 @@ def _weights(config: dict[str, Any], seed: int) -> dict[str, Tensor]:
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator)
 
-    def projection(name: str, rows: int, columns: int, bias: bool = False) -> dict[str, Tensor]:
-        made = {f"{name}.weight": normal(rows, columns) / math.sqrt(columns)}
-        return {**made, f"{name}.bias": 0.3 * normal(rows)} if bias else made
+    def projection(name: str, rows: int, columns: int) -> dict[str, Tensor]:
+        return {f"{name}.weight": normal(rows, columns) / math.sqrt(columns)}
 
     def norm(name: str, size: int, mean: float = 1.0) -> dict[str, Tensor]:
         return {f"{name}.weight": mean + 0.3 * normal(size)}
@@ -165,12 +160,12 @@ def _weights(config: dict[str, Any], seed: int) -> dict[str, Tensor]:
     weights = {"model.embed_tokens.weight": head_rows()}
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}."
-        attention, bias = prefix + "self_attn.", config["attention_bias"]
+        attention = prefix + "self_attn."
         weights |= norm(prefix + "input_layernorm", hidden)
-        weights |= projection(attention + "q_proj", q_width, hidden, bias)
-        weights |= projection(attention + "k_proj", kv_width, hidden, bias)
-        weights |= projection(attention + "v_proj", kv_width, hidden, bias)
-        weights |= projection(attention + "o_proj", hidden, q_width, bias)
+        weights |= projection(attention + "q_proj", q_width, hidden)
+        weights |= projection(attention + "k_proj", kv_width, hidden)
+        weights |= projection(attention + "v_proj", kv_width, hidden)
+        weights |= projection(attention + "o_proj", hidden, q_width)
         # Above 1, so that attention picks single keys out of a long context; much more would cost float32 its digits.
         weights |= norm(attention + "q_norm", head_dim, mean=2.0) | norm(attention + "k_norm", head_dim)
         weights |= norm(prefix + "post_attention_layernorm", hidden)

@@ -58,7 +58,6 @@ def test_qwen3() -> None:
         rope_theta=1e6,
         max_position_embeddings=40960,
         tie_word_embeddings=True,
-        attention_bias=False,
         eos_token_ids=(151645,),
     )
 

@@ -38,7 +38,6 @@ EXPECTED = Qwen3Config(
     rope_theta=1e6,
     max_position_embeddings=4096,
     tie_word_embeddings=True,
-    attention_bias=False,
     eos_token_ids=(7,),
 )
 
@@ -84,10 +83,10 @@ def test_what_changes_nothing_is_accepted(fields: dict[str, Any]) -> None:
 
 
 def test_values_are_read_not_assumed() -> None:
-    data = changed(rope_theta=5e5, rms_norm_eps=1e-5, tie_word_embeddings=False, attention_bias=True, eos_token_id=[3, 9])
+    data = changed(rope_theta=5e5, rms_norm_eps=1e-5, tie_word_embeddings=False, eos_token_id=[3, 9])
     config = Qwen3Config.from_json(data)
     assert (config.rope_theta, config.rms_norm_eps) == (5e5, 1e-5)
-    assert (config.tie_word_embeddings, config.attention_bias) == (False, True)
+    assert config.tie_word_embeddings is False
     assert config.eos_token_ids == (3, 9)
 
 
@@ -101,7 +100,7 @@ def test_absent_fields_take_the_defaults_of_transformers() -> None:
     assert config.head_dim == reference.head_dim == 128
     assert config.head_dim != config.hidden_size // config.num_q_heads
     assert config.tie_word_embeddings is reference.tie_word_embeddings is False
-    assert config.attention_bias is reference.attention_bias is False
+    assert reference.attention_bias is False
     assert reference.eos_token_id is None
     assert config.eos_token_ids == ()
 
@@ -143,6 +142,7 @@ def test_missing_fields_are_listed_together() -> None:
         ("max_position_embeddings", [4096]),
         ("tie_word_embeddings", "true"),
         ("tie_word_embeddings", None),
+        ("attention_bias", True),
         ("attention_bias", 1),
         ("eos_token_id", "7"),
         ("eos_token_id", [7, None]),

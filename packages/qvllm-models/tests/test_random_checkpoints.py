@@ -47,13 +47,13 @@ def test_the_first_token_changes_later_logits(qwen3_checkpoint: Make, reference:
 
 
 def test_every_tensor_but_the_tied_head_matters(make_qwen3: Make, reference: Load, tmp_path: Path) -> None:
-    folder = make_qwen3(tmp_path / "whole", attention_bias=True)
+    folder = make_qwen3(tmp_path / "whole")
     expected = reference(folder).logits(PROMPT)
     tensors = load_file(folder / "model.safetensors")
     assert torch.equal(tensors.pop("lm_head.weight"), tensors["model.embed_tokens.weight"])
     for i, name in enumerate(tensors):
         neutral = torch.ones_like(tensors[name]) if "norm" in name else torch.zeros_like(tensors[name])
-        changed = make_qwen3(tmp_path / str(i), attention_bias=True)
+        changed = make_qwen3(tmp_path / str(i))
         save_file({**tensors, name: neutral}, changed / "model.safetensors")
         assert distance(reference(changed).logits(PROMPT), expected) > 1e-3, name
 

@@ -26,7 +26,6 @@ class Qwen3Config:
         rope_theta: base of the rotary frequencies, theta ** (-2i / head_dim).
         max_position_embeddings: longest context, in tokens.
         tie_word_embeddings: the output head is the embedding; a stored lm_head is then ignored.
-        attention_bias: the q, k, v and o projections have biases.
         eos_token_ids: ids that end a text according to config.json; empty if it names none.
     """
 
@@ -41,7 +40,6 @@ class Qwen3Config:
     rope_theta: float
     max_position_embeddings: int
     tie_word_embeddings: bool
-    attention_bias: bool
     eos_token_ids: tuple[int, ...]
 
     @classmethod
@@ -71,7 +69,6 @@ class Qwen3Config:
             rms_norm_eps=fields.positive_float("rms_norm_eps"),
             rope_theta=_rope_theta(fields),
             tie_word_embeddings=fields.flag("tie_word_embeddings"),
-            attention_bias=fields.flag("attention_bias"),
             eos_token_ids=_eos_token_ids(fields),
         )
         _check_relations(fields, config)
@@ -191,6 +188,7 @@ def _check_relations(fields: _Fields, config: Qwen3Config) -> None:
 def _refuse_variants(fields: _Fields, num_layers: int) -> None:
     """Fields that would make another model than the one implemented; ignoring them would give wrong text silently."""
     fields.require("hidden_act", lambda act: act == "silu", "only 'silu' is implemented")
+    fields.require("attention_bias", lambda on: on is False or on is None, "biases of projections are not implemented")
     fields.require("use_sliding_window", lambda on: on is False or on is None, "sliding windows are not implemented")
     fields.require(
         "quantization_config",

@@ -1,0 +1,34 @@
+"""Qwen3 on two and four ranks over gloo equals transformers; with four, each key-value head is held twice."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from qvllm_engine import LLM, ArgumentError
+
+
+@pytest.mark.parametrize(("ranks", "tied"), [(2, True), (2, False), (4, True)])
+def test_equals_transformers(
+    ranks: int,
+    tied: bool,
+    qwen3_checkpoint: Callable[..., Path],
+    make_llm: Callable[..., LLM],
+    recorder: Any,
+    reference: Callable[[Path], Any],
+    assert_equal: Callable[..., None],
+) -> None:
+    folder = qwen3_checkpoint("tiny", tied=tied)
+    generator = torch.Generator().manual_seed(2)
+    prompts = [torch.randint(0, 512, (length,), generator=generator).tolist() for length in (40, 3, 17)]
+    llm = make_llm(folder, tensor_parallel_size=ranks, max_num_batched_tokens=24, num_kv_blocks=10)
+    for _ in range(2):  # the second run starts from shared blocks
+        outputs = recorder.generate(llm, prompts, 16)
+        assert_equal(reference(folder), prompts, outputs)
+    assert outputs[0].num_cached_tokens > 0
+
+
+def test_a_size_that_does_not_divide_is_refused(qwen3_checkpoint: Callable[..., Path], make_llm: Callable[..., LLM]) -> None:
+    with pytest.raises(ArgumentError, match="tensor_parallel_size 3 does not divide"):
+        make_llm(qwen3_checkpoint("tiny"), tensor_parallel_size=3)
