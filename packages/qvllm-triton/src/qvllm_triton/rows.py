@@ -1,0 +1,70 @@
+"""What every operator asks of its input, and how kernels find rows whose leading dimensions do not collapse."""
+
+# mypy: allow-untyped-defs
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from qvllm_triton.availability import INTERPRETED
+
+DTYPES = (torch.bfloat16, torch.float32)
+
+
+class Rows(NamedTuple):
+    """Row ``r`` starts at ``r // inner * outer_stride + r % inner * inner_stride`` in ``tensor``."""
+
+    tensor: Tensor
+    total: int
+    inner: int
+    outer_stride: int
+    inner_stride: int
+
+
+@triton.jit
+def row_start(row, inner, outer_stride, inner_stride):
+    """Offset of a row, in elements, as int64."""
+    row = row.to(tl.int64)
+    return row // inner * outer_stride + row % inner * inner_stride
+
+
+def check_input(op: str, x: Tensor) -> None:
+    """Raises ValueError unless ``x`` has a dtype and a device that the kernels take, and a contiguous last dimension."""
+    if x.dtype not in DTYPES:
+        raise ValueError(f"{op}: x must be bfloat16 or float32, got {x.dtype}")
+    if x.device.type != "cuda" and not (INTERPRETED and x.device.type == "cpu"):
+        raise ValueError(
+            f"{op}: x is on {x.device.type!r}; move it to a CUDA GPU, or set TRITON_INTERPRET=1 before the first import to "
+            "run float32 on a CPU in Triton's interpreter"
+        )
+    if INTERPRETED and x.dtype == torch.bfloat16:
+        raise ValueError(f"{op}: Triton's interpreter computes bfloat16 wrong; use float32, or unset TRITON_INTERPRET")
+    if x.dim() == 0:
+        raise ValueError(f"{op}: x must have at least one dimension, got a scalar")
+    if x.shape[-1] == 0:
+        raise ValueError(f"{op}: the last dimension of x is empty, got shape {list(x.shape)}")
+    if x.stride(-1) != 1 and x.shape[-1] != 1:
+        raise ValueError(
+            f"{op}: the last dimension of x must be contiguous (stride 1), got stride {x.stride(-1)}; call .contiguous() first"
+        )
+    rows = x.numel() // x.shape[-1]
+    if rows >= 2**31:
+        raise ValueError(f"{op}: x has {rows} rows, at most {2**31 - 1} are supported")
+
+
+def rows_of(x: Tensor) -> Rows:
+    """Rows of ``x`` where they lie if at most two strides describe its leading dimensions, else rows of a copy."""
+    groups: list[tuple[int, int]] = []  # (size, stride), innermost first
+    for size, stride in zip(reversed(x.shape[:-1]), reversed(x.stride()[:-1]), strict=True):
+        if size == 1:
+            continue
+        if groups and stride == groups[-1][0] * groups[-1][1]:
+            groups[-1] = (groups[-1][0] * size, groups[-1][1])
+        else:
+            groups.append((size, stride))
+    if len(groups) > 2:
+        return rows_of(x.contiguous())
+    (inner, inner_stride), (outer, outer_stride) = [*groups, (1, 0), (1, 0)][:2]
+    return Rows(x, outer * inner, inner, outer_stride, inner_stride)
