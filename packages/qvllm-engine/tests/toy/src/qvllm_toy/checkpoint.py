@@ -6,13 +6,13 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from qvllm_toy.recipe import HEAD, TABLE, VOCAB
+from qvllm_toy.recipe import EOS, HEAD, TABLE, VOCAB
 
 
 def write_checkpoint(folder: Path, tokenizer: bool = False, **config: object) -> Path:
     """Write config.json, model.safetensors and, if asked for, a tokenizer; returns ``folder``.
 
-    The tokenizer has one word per id: "t5" is 5, and the stop token is special.
+    The tokenizer has one word per id: "t5" is 5, and "<end>" the stop token.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps({"architectures": ["ToyForCausalLM"], **config}))
@@ -27,7 +27,7 @@ def write_tokenizer(folder: Path) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    words = {f"t{i}": i for i in range(VOCAB)}
-    plain = Tokenizer(models.WordLevel(words, unk_token="t0"))
+    words = {"<unknown>": 0, "<end>": EOS, **{f"t{i}": i for i in range(EOS + 1, VOCAB)}}
+    plain = Tokenizer(models.WordLevel(words, unk_token="<unknown>"))
     plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="t1", unk_token="t0").save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="<end>", unk_token="<unknown>").save_pretrained(folder)

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from qvllm_engine.engine.batch import Batch
 from qvllm_engine.errors import ArgumentError
 from qvllm_engine.layers.embedding import ParallelLMHead, VocabParallelEmbedding
-from qvllm_engine.model_spec import KVCache, ModelContext, ModelSpec, PagedKV, WeightMap
+from qvllm_engine.model_spec import KVCache, Model, ModelContext, ModelSpec, PagedKV, WeightMap
 from qvllm_toy.checks import check_batch, row_of_token
 from qvllm_toy.recipe import (
     EOS,
@@ -52,7 +52,7 @@ class ToyConfig:
         return cls(**{name: value for name, value in data.items() if name != "architectures"})
 
 
-class Toy(nn.Module):
+class Toy(Model):
     """See the module. ``observer``, where set, is called with every batch before it runs."""
 
     def __init__(self, config: ToyConfig, context: ModelContext) -> None:

@@ -1,0 +1,117 @@
+"""A step that fails: EngineError, everything aborted, every block back, and an engine that still works."""
+
+from collections.abc import Callable
+
+import pytest
+from qvllm_toy import FAIL, INTERRUPT, ORDINARY, expected
+
+from qvllm_engine import LLM, EngineError, SamplingParams
+
+PROMPT = [10, 11, 12]
+LONG = [ORDINARY[i] for i in range(40)]
+
+
+def greedy(max_tokens: int = 8) -> SamplingParams:
+    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+
+
+def finish(llm: LLM) -> dict[int, list[int]]:
+    outputs: dict[int, list[int]] = {}
+    while llm.has_unfinished():
+        outputs.update({output.request_id: output.token_ids for output in llm.step()})
+    return outputs
+
+
+def check_usable(llm: LLM) -> None:
+    """Nothing is left of the failed requests, and the prefix cache holds nothing wrong."""
+    pool = llm.engine.scheduler.cache.pool
+    assert not llm.has_unfinished()
+    assert pool.num_used == 0
+    assert pool.num_free + pool.num_cached == pool.num_blocks - 1
+    assert llm.step() == []
+    outputs = llm.generate([PROMPT, LONG], greedy(), use_tqdm=False)
+    assert [output.token_ids for output in outputs] == [expected(PROMPT, 8, ()), expected(LONG, 8, ())]
+
+
+@pytest.mark.parametrize("where", ["first chunk", "last chunk", "with others"])
+def test_a_failed_step_is_an_engine_error_with_the_cause(make_llm: Callable[..., LLM], where: str) -> None:
+    llm = make_llm(max_num_batched_tokens=16)
+    prompts = {"first chunk": [[FAIL]], "last chunk": [[*LONG, FAIL]], "with others": [PROMPT, LONG, [10, FAIL], [11]]}[where]
+    with pytest.raises(EngineError, match="read the token that fails") as caught:
+        llm.generate(prompts, greedy(), use_tqdm=False)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    check_usable(llm)
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_a_failure_while_others_are_in_any_state(make_llm: Callable[..., LLM], steps: int) -> None:
+    llm = make_llm(max_num_batched_tokens=16, max_num_seqs=3, num_kv_blocks=8)
+    for prompt in (LONG, PROMPT):
+        llm.add_request(prompt, greedy(30))
+    for _ in range(steps):
+        llm.step()
+    llm.add_request([FAIL], greedy())
+    with pytest.raises(EngineError, match="token that fails"):
+        finish(llm)
+    check_usable(llm)
+
+
+def test_failures_in_a_row(llm: LLM) -> None:
+    for _ in range(3):
+        with pytest.raises(EngineError):
+            llm.generate([LONG, [FAIL]], greedy(), use_tqdm=False)
+    check_usable(llm)
+
+
+def test_a_step_that_cannot_be_read_is_an_engine_error(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qvllm_engine.engine.model_runner import SampledTokens
+
+    def read(tokens: SampledTokens) -> list[int]:
+        raise RuntimeError("device lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SampledTokens, "read", read)
+        with pytest.raises(EngineError, match="device lost"):
+            llm.generate([LONG, PROMPT], greedy(), use_tqdm=False)
+    check_usable(llm)
+
+
+@pytest.mark.parametrize("prompts", [[[INTERRUPT]], [LONG, PROMPT, [*LONG, INTERRUPT]]])
+def test_an_interrupt_in_a_step_passes_through_and_leaves_nothing(
+    make_llm: Callable[..., LLM], prompts: list[list[int]]
+) -> None:
+    llm = make_llm(max_num_batched_tokens=16)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(prompts, greedy(), use_tqdm=False)
+    check_usable(llm)
+
+
+def test_an_interrupt_between_steps_drops_only_its_own_requests(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qvllm_engine.progress import Progress
+
+    def interrupt(progress: Progress, finished: int) -> None:
+        raise KeyboardInterrupt
+
+    other = llm.add_request([20], greedy(5))
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "update", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate([LONG, PROMPT], greedy(), use_tqdm=False)
+    assert finish(llm) == {other: expected([20], 5, ())}
+    check_usable(llm)
+
+
+def test_an_interrupt_while_requests_are_queued_leaves_none_of_them(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    add, calls = llm.engine.add_request, []
+
+    def add_two(*args: object) -> int:
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return add(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llm.engine, "add_request", add_two)
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate([PROMPT, LONG, [20]], greedy(), use_tqdm=False)
+    check_usable(llm)
