@@ -5,14 +5,19 @@ from torch import Tensor
 
 
 def store_kv(new: Tensor, cache: Tensor, slot_mapping: Tensor) -> tuple[Tensor, Tensor]:
-    """What one cache holds afterwards, float64, and which of its rows ``[num_blocks, kv_heads, block_size]`` were written."""
-    after, written = cache.double(), torch.zeros(cache.shape[:3], dtype=torch.bool, device=cache.device)
+    """What must be written to one cache.
+
+    Returns:
+        Which rows ``[num_blocks, kv_heads, block_size]`` are written, and their values ``[count, head_dim]`` float64.
+    """
+    rows = torch.zeros(cache.shape[:3], dtype=torch.bool, device=cache.device)
+    after = cache.new_zeros(cache.shape, dtype=torch.float64)
     block_size = cache.shape[2]
     for token, slot in enumerate(slot_mapping.tolist()):
         if slot >= 0:
+            rows[slot // block_size, :, slot % block_size] = True
             after[slot // block_size, :, slot % block_size] = new[token].double()
-            written[slot // block_size, :, slot % block_size] = True
-    return after, written
+    return rows, after[rows]
 
 
 def _keys_of(cache: Tensor, table: list[int], kv_len: int) -> Tensor:
@@ -43,7 +48,7 @@ def prefill_attention(
     starts, group = cu_seqlens_q.tolist(), q.shape[1] // k_cache.shape[1]
     for seq, kv_len in enumerate(kv_lens.tolist()):
         first, end = starts[seq], starts[seq + 1]
-        if first == end:
+        if first == end or kv_len == 0:
             continue
         table = block_tables[seq].tolist()
         k = _keys_of(k_cache, table, kv_len).repeat_interleave(group, dim=1)
