@@ -243,7 +243,6 @@ INSIDE = {
         "_gather",
         lambda k, v, tables, lens: gather(k, v, torch.arange(tables.shape[1]).int().expand_as(tables), lens),
     ),
-    "one block table for all": ("_gather", lambda k, v, tables, lens: gather(k, v, tables[:1].expand_as(tables), lens)),
     "last block missing": ("_gather", lambda k, v, tables, lens: gather(k, v, tables, (lens - 1) // k.shape[2] * k.shape[2])),
 }
 
@@ -269,7 +268,14 @@ def zeros_left_out(q, k, v, tables, kv_lens, scale, workspace=None):
     return ops.decode_attention(q, k, v, tables, kv_lens.clamp(min=1), scale)
 
 
+def one_table_for_all(q, k, v, tables, *rest):
+    operator = ops.prefill_attention if len(rest) > 3 else ops.decode_attention
+    return operator(q, k, v, tables[:1].expand_as(tables), *rest)
+
+
 AROUND = {
+    "one block table for all in prefill": ("prefill_attention", one_table_for_all),
+    "one block table for all in decode": ("decode_attention", one_table_for_all),
     "kv_len of the chunk": ("prefill_attention", chunk_starts_the_prompt),
     "equal lengths": ("prefill_attention", sequences_of_equal_length),
     "padding rows not zero": ("decode_attention", zeros_left_out),

@@ -181,15 +181,18 @@ class RequiredOps(Protocol):
 
         The draw is ``argmax(logit / T - log(-log1p(-u)))`` in float32 over the ids that remain, with
         ``u = (word + 0.5) * 2^-32`` and ``word`` from Philox4x32-10 (Salmon et al., 2011) with key = seed (low, high word),
-        counter = (id // 4, step, 0, 0), output word id % 4. So a request draws the same alone or in any batch.
+        counter = (id // 4, step, 0, 0), output word id % 4. So a request draws the same alone or in any batch. u is at most
+        1 - 2^-24: the 128 highest words would round to 1, and an id whose score is -inf looks like one that was removed.
 
         Args:
             logits: ``[rows, vocab]`` float32; -inf excludes an id.
             temperature: ``[rows]`` float32; 0 is exact argmax of the logits, ties to the lowest id. None: all rows greedy.
             top_k: ``[rows]`` int32; 0 or less keeps all, ties at the edge keep the lowest ids. None: no row uses it.
-            top_p: ``[rows]`` float32 in (0, 1]; the token that crosses it stays. None: no row uses it.
-            min_p: ``[rows]`` float32 in [0, 1], relative to the most likely token. None: no row uses it.
-            seeds: ``[rows]`` int64, one per request.
+            top_p: ``[rows]`` float32 in (0, 1]; keeps the ids, by falling probability and rising id, before which less than
+                top_p has been summed, so the token that crosses it stays; 1 keeps all. None: no row uses it.
+            min_p: ``[rows]`` float32 in [0, 1]; removes ids less likely than min_p times the most likely one; 0 keeps all.
+                None: no row uses it.
+            seeds: ``[rows]`` int64, one per request, negative ones too; the key is its 64 bits.
             steps: ``[rows]`` int32, the index of this token in its request's output.
 
         Returns:
