@@ -53,14 +53,14 @@ def qwen3_checkpoint(make_qwen3: Callable[..., Path], tmp_path_factory: pytest.T
 
 
 @pytest.fixture(scope="session")
-def reference() -> Callable[[Path], Any]:
-    """``reference(folder)``: the folder's ``Reference`` of reference.py, loaded once per session."""
-    loaded: dict[Path, Any] = {}
+def reference() -> Callable[..., Any]:
+    """``reference(folder, dtype=torch.float32)``: the folder's ``Reference`` of reference.py, loaded once per session."""
+    loaded: dict[tuple[Path, torch.dtype], Any] = {}
     make = _load("reference").Reference
 
-    def load(folder: Path) -> Any:
-        if folder not in loaded:
-            loaded[folder] = make(folder)
-        return loaded[folder]
+    def load(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+        if (folder, dtype) not in loaded:
+            loaded[folder, dtype] = make(folder, dtype)
+        return loaded[folder, dtype]
 
     return load

@@ -1,4 +1,4 @@
-"""transformers as the reference: full-pass logits and greedy tokens in float32 on the CPU."""
+"""transformers as the reference: full-pass logits and greedy tokens on the CPU, in float32 unless asked for else."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +11,11 @@ from torch import Tensor
 class Reference:
     """A checkpoint in transformers. Results are kept, so that each prompt is computed once."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, dtype: torch.dtype = torch.float32) -> None:
         from transformers import AutoModelForCausalLM, GenerationConfig
 
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+            folder, dtype=dtype, attn_implementation="eager", output_loading_info=True
         )
         model, info = loaded
         wrong = {kind: sorted(names) for kind, names in info.items() if names}

@@ -133,7 +133,7 @@ class LLM:
                 checked.append(engine.check(prompt, params))
             except ArgumentError as error:
                 raise ArgumentError(f"prompt {index}: {error}") from error
-        ids = [engine.add_request(token_ids, params) for token_ids, params in zip(checked, params_list, strict=True)]
+        ids = [engine.submit(token_ids, params) for token_ids, params in zip(checked, params_list, strict=True)]
         return self._run(ids, use_tqdm)
 
     def add_request(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> int:

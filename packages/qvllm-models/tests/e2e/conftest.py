@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from qvllm_engine import LLM, RequestOutput, SamplingParams
 from qvllm_engine.backends.registry import installed_backends, load_backend
 from qvllm_engine.engine import model_runner
 from qvllm_engine.errors import BackendError
 from qvllm_models.qwen3 import SPEC
-from torch import Tensor
 
 BACKEND = os.environ.get("QVLLM_TEST_BACKEND", "torch")
 NEEDED = (*SPEC.required_ops, "sample")

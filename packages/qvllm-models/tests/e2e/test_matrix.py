@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from qvllm_engine import LLM
 
 BLOCK = 16
@@ -27,9 +28,10 @@ def random_prompts(vocab: int, lengths: tuple[int, ...], seed: int) -> list[list
 def checkpoint(request: pytest.FixtureRequest, qwen3_checkpoint: Callable[..., Path]) -> tuple[Path, list[list[int]]]:
     """A checkpoint and nine prompts for it, the first the longest."""
     if request.param == "demo":
+        from transformers import AutoTokenizer
+
         from qvllm_models.demos import QWEN3
         from qvllm_models.demos.problems import chat_prompt, make_problems
-        from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(QWEN3)
         texts = [chat_prompt(problem) for problem in make_problems("mixed", 40, seed=5)]
@@ -82,7 +84,7 @@ def test_equals_transformers(
 
     # Another end on the longest prompt: its start is still in the cache.
     shared = longest // 2 // BLOCK * BLOCK
-    warm_prompts = [prompts[0][: longest // 2] + [7, 8, 9], *prompts[1:]]
+    warm_prompts = [[*prompts[0][: longest // 2], 7, 8, 9], *prompts[1:]]
     warm = recorder.generate(llm, warm_prompts, output)
     assert_equal(expected, warm_prompts, warm)
     if pool == "big":

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from qvllm_engine import LLM, BackendError, SamplingParams
 from qvllm_engine.backends.registry import REQUIRED_OPS, Backend, load_backend
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from qvllm_engine import LLM, ArgumentError
 
 

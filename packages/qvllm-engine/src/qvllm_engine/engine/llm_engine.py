@@ -77,10 +77,10 @@ class LLMEngine:
         vocab = self.model_config.vocab_size
         if not token_ids:
             raise ArgumentError("the prompt is empty: give at least one token")
-        if bad := [t for t in token_ids if not 0 <= t < vocab]:
-            raise ArgumentError(f"prompt token ids must be in 0 to {vocab - 1}, got {bad[0]}")
-        if bad := [t for t in params.stop_token_ids if t >= vocab]:
-            raise ArgumentError(f"stop_token_ids must be below the vocabulary's size {vocab}, got {bad[0]}")
+        for what, ids in (("prompt token ids", token_ids), ("stop_token_ids", params.stop_token_ids)):
+            for token_id in (min(ids, default=0), max(ids, default=0)):
+                if not 0 <= token_id < vocab:
+                    raise ArgumentError(f"{what} must be in 0 to {vocab - 1}, got {token_id}")
         if len(token_ids) >= self.max_model_len:
             raise ArgumentError(
                 f"the prompt has {len(token_ids)} tokens; with max_model_len {self.max_model_len} at most "
@@ -89,7 +89,10 @@ class LLMEngine:
         return token_ids
 
     def add_request(self, prompt: str | list[int], params: SamplingParams) -> int:
-        token_ids = self.check(prompt, params)
+        return self.submit(self.check(prompt, params), params)
+
+    def submit(self, token_ids: list[int], params: SamplingParams) -> int:
+        """Queue a request that ``check`` has passed; returns its id."""
         room = self.max_model_len - len(token_ids)
         stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.stop_ids)
         # Drawn for every request, so that one request's seed does not depend on whether others bring their own.

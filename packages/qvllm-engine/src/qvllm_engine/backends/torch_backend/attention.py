@@ -16,9 +16,29 @@ _MAX_GATHERED = 2**27
 _MAX_MASK = 2**25
 
 
-def _tiles(count: int, size: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, count, max(size, 1)):
-        yield start, min(start + max(size, 1), count)
+def _lengths_can_be_read(device: torch.device) -> bool:
+    """On a GPU reading a length would wait for the device; on the CPU it costs nothing."""
+    return device.type == "cpu"
+
+
+def _tiles(
+    kv_lens: Tensor, query_lens: Tensor, table_width: int, max_queries: int, block_size: int, max_seqs: int
+) -> Iterator[tuple[Tensor | slice, int, int]]:
+    """Sequences that are attended to together: (their indices, the blocks and the queries they are padded to).
+
+    Where lengths can be read, sequences of one shape go together and nothing is padded but the last block. Elsewhere all are
+    padded to the longest.
+    """
+    if not _lengths_can_be_read(kv_lens.device):
+        for start in range(0, kv_lens.shape[0], max_seqs):
+            yield slice(start, start + max_seqs), table_width, max_queries
+        return
+    shapes: dict[tuple[int, int], list[int]] = {}
+    for index, shape in enumerate(zip((-(-kv_lens // block_size)).tolist(), query_lens.tolist(), strict=True)):
+        shapes.setdefault(shape, []).append(index)
+    for (blocks, queries), rows in shapes.items():
+        for start in range(0, len(rows), max_seqs):
+            yield torch.tensor(rows[start : start + max_seqs]), blocks, queries
 
 
 def _gather(k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, kv_lens: Tensor) -> Tensor:
@@ -82,24 +102,26 @@ def prefill_attention(
     """
     tokens, q_heads, head_dim = q.shape
     _, kv_heads, block_size, _ = k_cache.shape
-    seqs, keys = block_tables.shape[0], block_tables.shape[1] * block_size
-    if tokens == 0 or keys == 0 or max_seqlen_q == 0:
+    width = block_tables.shape[1]
+    if tokens == 0 or width == 0 or max_seqlen_q == 0:
         return torch.zeros_like(q, memory_format=torch.contiguous_format)
-    starts = cu_seqlens_q[:-1, None]
-    lengths = cu_seqlens_q[1:, None] - starts
-    packed_keys = q_heads // kv_heads * keys
-    seq_tile = max(min(_MAX_GATHERED // (kv_heads * keys * head_dim), _MAX_MASK // (packed_keys * max_seqlen_q)), 1)
-    query_tile = _MAX_MASK // (packed_keys * min(seq_tile, seqs))
+    starts = cu_seqlens_q[:-1]
+    query_lens = cu_seqlens_q[1:] - starts
+    gathered, mask = kv_heads * width * block_size * head_dim, q_heads // kv_heads * width * block_size
+    max_seqs = max(min(_MAX_GATHERED // gathered, _MAX_MASK // (mask * max_seqlen_q)), 1)
 
     out = q.new_zeros(tokens + 1, q_heads, head_dim)  # the last row takes what the padding of short sequences computes
-    for lo, hi in _tiles(seqs, seq_tile):
-        k, v = _gather(k_cache, v_cache, block_tables[lo:hi], kv_lens[lo:hi])
-        for first, end in _tiles(max_seqlen_q, query_tile):
-            position = torch.arange(first, end, device=q.device, dtype=torch.int32)
-            token = starts[lo:hi] + position
-            last_key = kv_lens[lo:hi, None] - lengths[lo:hi] + position
-            target = torch.where(position < lengths[lo:hi], token, tokens)
-            out[target] = _attend(q[token.clamp_max(tokens - 1)], k, v, last_key, scale)
+    for rows, blocks, queries in _tiles(kv_lens, query_lens, width, max_seqlen_q, block_size, max_seqs):
+        if blocks == 0:
+            continue
+        start, length, kv_len = starts[rows, None], query_lens[rows, None], kv_lens[rows, None]
+        k, v = _gather(k_cache, v_cache, block_tables[rows, :blocks], kv_lens[rows])
+        step = max(_MAX_MASK // (mask * len(start)), 1)
+        for first in range(0, queries, step):
+            position = torch.arange(first, min(first + step, queries), device=q.device, dtype=torch.int32)
+            token = start + position
+            attended = _attend(q[token.clamp_max(tokens - 1)], k, v, kv_len - length + position, scale)
+            out[torch.where(position < length, token, tokens)] = attended
     return out[:tokens]
 
 
@@ -126,13 +148,14 @@ def decode_attention(
     Returns:
         ``[seqs, q_heads, head_dim]``, contiguous; zeros where kv_len is 0.
     """
-    seqs, _, head_dim = q.shape
-    _, kv_heads, block_size, _ = k_cache.shape
-    keys = block_tables.shape[1] * block_size
+    _, kv_heads, block_size, head_dim = k_cache.shape
+    width = block_tables.shape[1]
     out = torch.zeros_like(q, memory_format=torch.contiguous_format)
-    if seqs == 0 or keys == 0:
+    if width == 0:
         return out
-    for lo, hi in _tiles(seqs, _MAX_GATHERED // (kv_heads * keys * head_dim)):
-        k, v = _gather(k_cache, v_cache, block_tables[lo:hi], kv_lens[lo:hi])
-        out[lo:hi] = _attend(q[lo:hi, None], k, v, kv_lens[lo:hi, None] - 1, scale)[:, 0]
+    max_seqs = max(_MAX_GATHERED // (kv_heads * width * block_size * head_dim), 1)
+    for rows, blocks, _ in _tiles(kv_lens, torch.ones_like(kv_lens), width, 1, block_size, max_seqs):
+        if blocks:
+            k, v = _gather(k_cache, v_cache, block_tables[rows, :blocks], kv_lens[rows])
+            out[rows] = _attend(q[rows, None], k, v, kv_lens[rows, None] - 1, scale)[:, 0]
     return out
