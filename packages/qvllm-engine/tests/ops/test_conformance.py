@@ -1,6 +1,7 @@
 """The conformance suite, one test per operator, for the backend that the environment names.
 
-QVLLM_TEST_BACKEND (default torch), QVLLM_TEST_DEVICE (default cpu), QVLLM_TEST_DTYPES (comma-separated).
+QVLLM_TEST_BACKEND (default torch), QVLLM_TEST_DEVICE (default cpu), QVLLM_TEST_DTYPES (comma-separated);
+QVLLM_TEST_PARTIAL=1 skips the operators that the backend lacks instead of failing.
 """
 
 import os
@@ -32,4 +33,6 @@ def test_operator_conforms(module: ModuleType, op: str, dtype: torch.dtype) -> N
     for label, (name, function) in implementations(module).items():
         if name == op:
             report = check_function(label, function, cases)
+            if report.status == "missing" and os.environ.get("QVLLM_TEST_PARTIAL") == "1":
+                pytest.skip(f"backend {BACKEND} has no {label}")
             assert report.status == "ok", f"{label} of {BACKEND}: {report.status}\n" + "\n".join(report.problems)
