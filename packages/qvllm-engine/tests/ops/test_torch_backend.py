@@ -78,3 +78,20 @@ def test_attention_over_an_empty_table_gives_zeros(op: str) -> None:
         out = torch_backend.decode_attention(q, cache, cache, tables, kv_lens, 0.125)
     assert out.shape == q.shape
     assert out.eq(0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_results_are_contiguous_though_the_inputs_are_permuted(dtype: torch.dtype) -> None:
+    x, y = (torch.randn(3, 4, 64, dtype=dtype).transpose(0, 1) for _ in range(2))
+    weight, angles = torch.ones(64, dtype=dtype), torch.ones(4, 32)
+    results = [
+        torch_backend.add(x, y),
+        torch_backend.silu_and_mul(x),
+        torch_backend.sigmoid_mul(x, y),
+        torch_backend.rms_norm(x, weight, 1e-6),
+        *torch_backend.add_rms_norm(x, y, weight, 1e-6),
+        torch_backend.gated_rms_norm(x, y, weight, 1e-6),
+        torch_backend.linear(x, weight[None]),
+        *torch_backend.rotary_embedding(x, y, angles, angles),
+    ]
+    assert [result.is_contiguous() for result in results] == [True] * len(results)

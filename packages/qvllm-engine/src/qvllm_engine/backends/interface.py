@@ -8,6 +8,8 @@ Rules for every operator:
 - Plain functions on torch tensors. The output's dtype is the input's unless stated. bfloat16 with float32 accumulation is
   what matters; float32 inputs are accepted by backends that serve reference runs.
 - The last dimension of an input is contiguous, the others may have any stride (q, k and v are slices of one projection).
+- What an operator returns is new and contiguous, and it writes only into arguments that it is said to write (``norm_linear``
+  may pass x on as the new residual).
 - Index tensors are int32, except ``slot_mapping``, which is int64. Offsets into a pool are computed in int64.
 - No operator synchronises with the host, so every one can be captured in a CUDA graph.
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 def add(x: Tensor, y: Tensor) -> Tensor:
     """``x + y``, same shapes, rounded to their dtype."""
-    return x + y
+    return (x + y).contiguous()
 
 
 def silu_and_mul(x: Tensor) -> Tensor:
@@ -20,9 +20,9 @@ def silu_and_mul(x: Tensor) -> Tensor:
         ``[..., dim]``, dtype of ``x``.
     """
     gate, up = x.chunk(2, dim=-1)
-    return (F.silu(gate.float()) * up.float()).to(x.dtype)
+    return (F.silu(gate.float()) * up.float()).to(x.dtype).contiguous()
 
 
 def sigmoid_mul(x: Tensor, gate: Tensor) -> Tensor:
     """``x * sigmoid(gate)`` in float32, rounded once; same shapes, dtype of ``x``."""
-    return (x.float() * torch.sigmoid(gate.float())).to(x.dtype)
+    return (x.float() * torch.sigmoid(gate.float())).to(x.dtype).contiguous()

@@ -7,7 +7,7 @@ from torch import Tensor
 
 def _normalise(x: Tensor, eps: float) -> Tensor:
     """``x / sqrt(mean(x^2) + eps)`` over the last dimension, float32."""
-    x32 = x.float()
+    x32 = x.float().contiguous()
     return x32 * torch.rsqrt(x32.square().mean(dim=-1, keepdim=True) + eps)
 
 
@@ -45,7 +45,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, weight
     Returns:
         ``rms_norm(x + residual)`` and ``x + residual``, the sum rounded to x's dtype before it is normalised.
     """
-    total = x + residual
+    total = (x + residual).contiguous()
     return rms_norm(total, weight, eps, weight_offset), total
 
 
