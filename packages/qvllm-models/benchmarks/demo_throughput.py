@@ -45,9 +45,8 @@ def main() -> None:
         tokens = sum(map(len, outputs))
         seconds = statistics.median(timed(run, args.device) for _ in range(RUNS))
         same = sum(a == b for a, b in zip(outputs, expected, strict=True))
-        print(
-            f"{name:26} {tokens:6} tokens {seconds:8.2f} s {tokens / seconds:8.0f} tok/s   {same} of {len(prompts)} outputs equal"
-        )
+        rate = f"{tokens:6} tokens {seconds:8.2f} s {tokens / seconds:8.0f} tok/s"
+        print(f"{name:26} {rate}   {same} of {len(prompts)} outputs equal")
 
 
 def timed(run: Callable[[], list[list[int]]], device: str) -> float:
