@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-# The largest relative error of one rounding to bfloat16 is 2^-9. rms_norm without an offset rounds twice.
-ONE_ROUNDING = 1.96e-3
-TWO_ROUNDINGS = 3.92e-3
+# The largest relative error of one rounding to bfloat16 is just under 2^-8. rms_norm without an offset rounds twice.
+ONE_ROUNDING = 2**-8
+TWO_ROUNDINGS = 2**-7
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, weight_offset: float = 0.0) -> Tensor:
@@ -27,6 +27,11 @@ def worst_row_error(y: Tensor, reference: Tensor) -> float:
     return torch.nan_to_num(error, nan=float("inf")).max().item()
 
 
+def share_of_different(y: Tensor, expected: Tensor) -> float:
+    """How many bfloat16 elements are not those expected: few, those so close to a tie that float32 decides otherwise."""
+    return (y != expected).double().mean().item()
+
+
 def layouts(dim: int) -> Iterator[tuple[str, Callable[[Tensor], Tensor]]]:
     """Ways to cut a tensor with last dimension ``dim`` out of a long flat one."""
     yield "contiguous", lambda flat: flat[: 9 * dim].view(9, dim)
@@ -35,7 +40,7 @@ def layouts(dim: int) -> Iterator[tuple[str, Callable[[Tensor], Tensor]]]:
     yield "heads of one projection", lambda flat: flat[: 6 * 8 * dim].view(6, 8 * dim)[:, 4 * dim : 6 * dim].view(6, 2, dim)
     yield "heads first", lambda flat: flat[: 3 * 5 * dim].view(3, 5, dim).transpose(0, 1)
     yield "repeated row", lambda flat: flat[:dim].expand(4, dim)
-    yield "three strides", lambda flat: flat[: 2 * 3 * 4 * 2 * dim].view(2, 3, 4, 2 * dim)[..., :dim].permute(2, 0, 1, 3)
+    yield "three strides", lambda flat: flat[: 2 * 3 * 4 * 2 * dim].view(2, 3, 4, 2 * dim)[..., :dim].permute(0, 2, 1, 3)
     yield "odd row stride", lambda flat: flat.as_strided((4, dim), (dim + 1, 1))
     yield "odd start", lambda flat: flat[1 : 3 * dim + 1].view(3, dim)
 

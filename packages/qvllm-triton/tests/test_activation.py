@@ -5,7 +5,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from triton_references import DEVICE, EVERY_DTYPE, EXPONENTIAL, LAYOUTS, cut, poisoned_outputs, same_bits, worst_row_error
+from triton_references import (
+    DEVICE,
+    EVERY_DTYPE,
+    EXPONENTIAL,
+    LAYOUTS,
+    cut,
+    poisoned_outputs,
+    same_bits,
+    share_of_different,
+    worst_row_error,
+)
 from triton_references import silu_and_mul as reference
 
 from qvllm_triton import silu_and_mul
@@ -74,3 +84,9 @@ def test_offsets_beyond_32_bits() -> None:
     x = flat.as_strided((3, 2048), (2**31, 1))
     x.copy_(random(3, 2048))
     check(x)
+
+
+@pytest.mark.gpu
+def test_rounds_once() -> None:
+    x = random(256, 2048, dtype=torch.bfloat16)
+    assert share_of_different(silu_and_mul(x), reference(x).bfloat16()) < 1e-3

@@ -5,7 +5,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from triton_references import DEVICE, EVERY_DTYPE, LAYOUTS, ROUNDING, cut, poisoned_outputs, same_bits, worst_row_error
+from triton_references import (
+    DEVICE,
+    EVERY_DTYPE,
+    LAYOUTS,
+    ROUNDING,
+    cut,
+    poisoned_outputs,
+    same_bits,
+    share_of_different,
+    worst_row_error,
+)
 from triton_references import rms_norm as reference
 
 from qvllm_triton import rms_norm
@@ -87,3 +97,14 @@ def test_offsets_beyond_32_bits() -> None:
     x = flat.as_strided((3, 1024), (2**31, 1))
     x.copy_(random(3, 1024))
     check(x, random(1024, dtype=torch.bfloat16), 1e-6, 0.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dim", [64, 1024, 2048])
+def test_rounds_exactly_where_specified(dim: int) -> None:
+    x, weight = random(256, dim, dtype=torch.bfloat16), random(dim, dtype=torch.bfloat16)
+    normed = reference(x, torch.zeros_like(weight), 1e-6, 1.0).bfloat16()
+    expected = (normed.double() * weight.double()).bfloat16()
+    assert share_of_different(rms_norm(x, weight, 1e-6), expected) < 1e-3  # a single rounding differs in a quarter of them
+    expected = reference(x, weight, 1e-6, 1.0).bfloat16()
+    assert share_of_different(rms_norm(x, weight, 1e-6, 1.0), expected) < 1e-3

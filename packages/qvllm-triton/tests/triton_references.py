@@ -11,9 +11,9 @@ from torch import Tensor
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 EVERY_DTYPE = [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]
 
-# The largest relative error of one rounding to bfloat16 is 2^-9. In float32 the GPU's fast root and exponential decide.
-ROUNDING = {torch.bfloat16: 1.96e-3, torch.float32: 1e-6}
-EXPONENTIAL = {torch.bfloat16: 1.96e-3, torch.float32: 3e-6}
+# The largest relative error of one rounding to bfloat16 is just under 2^-8. In float32 the GPU's fast functions decide.
+ROUNDING = {torch.bfloat16: 2**-8, torch.float32: 1e-6}
+EXPONENTIAL = {torch.bfloat16: 2**-8, torch.float32: 3e-6}
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, weight_offset: float = 0.0) -> Tensor:
@@ -31,6 +31,11 @@ def worst_row_error(y: Tensor, reference: Tensor) -> float:
     assert y.shape == reference.shape
     error = (y.double() - reference).norm(dim=-1) / reference.norm(dim=-1).clamp_min(1e-300)
     return torch.nan_to_num(error, nan=float("inf")).max().item()
+
+
+def share_of_different(y: Tensor, expected: Tensor) -> float:
+    """How many bfloat16 elements are not those expected: few, those so close to a tie that float32 decides otherwise."""
+    return (y != expected).double().mean().item()
 
 
 @contextmanager
@@ -62,7 +67,7 @@ def layouts(dim: int) -> Iterator[tuple[str, Callable[[Tensor], Tensor]]]:
     yield "heads of one projection", lambda flat: flat[: 6 * 8 * dim].view(6, 8 * dim)[:, 4 * dim : 6 * dim].view(6, 2, dim)
     yield "heads first", lambda flat: flat[: 3 * 5 * dim].view(3, 5, dim).transpose(0, 1)
     yield "repeated row", lambda flat: flat[:dim].expand(4, dim)
-    yield "three strides", lambda flat: flat[: 2 * 3 * 4 * 2 * dim].view(2, 3, 4, 2 * dim)[..., :dim].permute(2, 0, 1, 3)
+    yield "three strides", lambda flat: flat[: 2 * 3 * 4 * 2 * dim].view(2, 3, 4, 2 * dim)[..., :dim].permute(0, 2, 1, 3)
     yield "odd row stride", lambda flat: flat.as_strided((4, dim), (dim + 1, 1))
     yield "odd start", lambda flat: flat[1 : 3 * dim + 1].view(3, dim)
 
