@@ -1,4 +1,4 @@
-"""Qwen3 in bfloat16: as close to float32 as transformers' own bfloat16, and other ids only where two tokens are nearly equal."""
+"""Qwen3 in bfloat16: as close to float32 as transformers' bfloat16, and other ids only where two tokens nearly tie."""
 
 from collections.abc import Callable
 from pathlib import Path
