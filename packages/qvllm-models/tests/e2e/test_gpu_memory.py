@@ -25,15 +25,18 @@ input()
 def test_the_cache_fills_the_share_and_is_given_back(
     make_llm: Callable[..., LLM], qwen3_checkpoint: Callable[..., Path]
 ) -> None:
-    before = torch.cuda.memory_allocated()
-    llm = make_llm(qwen3_checkpoint("kernel"), device="cuda", num_kv_blocks=None, gpu_memory_utilization=SHARE)
-    allowed = SHARE * torch.cuda.mem_get_info()[1]
-    cache = sum(cache.k.nbytes + cache.v.nbytes for cache in llm.engine.runners.local.caches)
-    assert torch.cuda.memory_reserved() <= allowed
-    assert cache >= 0.5 * allowed
-    llm.close()
-    gc.collect()
-    assert torch.cuda.memory_allocated() == before
+    kept = []
+    for _ in range(2):
+        llm = make_llm(qwen3_checkpoint("kernel"), device="cuda", num_kv_blocks=None, gpu_memory_utilization=SHARE)
+        allowed = SHARE * torch.cuda.mem_get_info()[1]
+        cache = sum(cache.k.nbytes + cache.v.nbytes for cache in llm.engine.runners.local.caches)
+        assert torch.cuda.memory_reserved() <= allowed
+        assert cache >= 0.5 * allowed
+        llm.close()
+        gc.collect()
+        kept.append(torch.cuda.memory_allocated())
+    # cuBLAS keeps its workspace for the life of the process; the engine keeps nothing.
+    assert kept[0] == kept[1] < 64 * 2**20
 
 
 def test_a_share_too_small_is_refused(make_llm: Callable[..., LLM], qwen3_checkpoint: Callable[..., Path]) -> None:
