@@ -66,13 +66,23 @@ def test_failures_in_a_row(llm: LLM) -> None:
 def test_a_step_that_cannot_be_read_is_an_engine_error(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     from qvllm_engine.engine.model_runner import SampledTokens
 
-    def read(tokens: SampledTokens) -> list[int]:
-        raise RuntimeError("device lost")
+    read, launch, lost = SampledTokens.read, llm.engine.runners.launch, []
 
+    def launch_and_lose(step: object) -> SampledTokens:
+        lost.append(launch(step))
+        return lost[-1]
+
+    def read_what_is_left(tokens: SampledTokens) -> list[int]:
+        if any(tokens is other for other in lost):
+            raise RuntimeError("device lost")
+        return read(tokens)
+
+    monkeypatch.setattr(SampledTokens, "read", read_what_is_left)
     with monkeypatch.context() as patch:
-        patch.setattr(SampledTokens, "read", read)
+        patch.setattr(llm.engine.runners, "launch", launch_and_lose)
         with pytest.raises(EngineError, match="device lost"):
             llm.generate([LONG, PROMPT], greedy(), use_tqdm=False)
+    assert len(lost) == 2  # the second is in flight while the first is read; it must not be read later
     check_usable(llm)
 
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
-from qvllm_toy import FAIL, INTERRUPT, ORDINARY
+from qvllm_toy import FAIL, INTERRUPT, ORDINARY, VOCAB
+from qvllm_toy.backend import gumbel
 from qvllm_toy.oracle import Oracle
 
 from qvllm_engine import LLM, SamplingParams
@@ -97,6 +99,16 @@ def check_every_token(prompt: list[int], tokens: list[int], allowed: Callable[[l
     for token in tokens:
         assert token in allowed(oracle.logits())
         oracle.read(token)
+
+
+def test_a_draw_is_the_gumbel_maximum_of_seed_and_index_in_the_output(llm: LLM) -> None:
+    for prompt, seed in zip(PROMPTS[:3], (0, 2**33 + 1, 2**63 - 1), strict=True):
+        oracle, want = Oracle(prompt), []
+        for index in range(8):
+            scores = np.array(oracle.logits(), dtype=np.float32) / np.float32(0.9) + gumbel(seed, index, VOCAB)
+            want.append(int(scores.argmax()))
+            oracle.read(want[-1])
+        assert tokens_of(llm, [prompt], sampled(seed, max_tokens=8)) == [want]
 
 
 def test_filters_keep_to_the_likely_tokens(llm: LLM) -> None:

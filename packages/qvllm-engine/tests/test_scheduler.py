@@ -133,6 +133,18 @@ def test_abort_while_a_decode_row_is_in_flight(steps: int) -> None:
     abort_in_flight(simulation, seq)
 
 
+def test_what_an_abort_left_uncomputed_is_no_prefix() -> None:
+    simulation = Simulation(Limits(block_size=4, budget=3, vocab=VOCAB))
+    first = simulation.add(range(20), max_tokens=2)
+    simulation.step()
+    simulation.step()
+    simulation.abort(first)  # six tokens are launched, three are read
+    again = simulation.add(range(20), max_tokens=2)
+    simulation.run(40)
+    assert again.num_cached_tokens == 0
+    assert again.output_token_ids == simulate_alone(range(20), 2, [], VOCAB)
+
+
 def test_abort_of_a_waiting_request() -> None:
     simulation = Simulation(Limits(max_num_seqs=1, vocab=VOCAB))
     first, second, third = (simulation.add([i], max_tokens=3) for i in range(3))
@@ -145,8 +157,10 @@ def test_abort_of_a_waiting_request() -> None:
 
 def test_abort_of_a_preempted_request() -> None:
     simulation, _, younger = preempting()
-    while younger.status is not Status.WAITING:
-        simulation.step()
+    for _ in range(12):
+        if not younger.num_preemptions:
+            simulation.step()
+    assert younger.status is Status.WAITING
     simulation.abort(younger)
     simulation.run(40)
     assert younger.finish_reason == "abort"
@@ -163,8 +177,9 @@ def preempting(prefix_caching: bool = True) -> tuple[Simulation, Sequence, Seque
 @pytest.mark.parametrize("prefix_caching", [True, False])
 def test_preemption_waits_until_nothing_of_the_victim_is_in_flight(prefix_caching: bool) -> None:
     simulation, older, younger = preempting(prefix_caching)
-    while older.steps_in_flight or not older.num_computed:
-        rows = simulation.step()
+    for _ in range(12):
+        if older.steps_in_flight or not older.num_computed:
+            rows = simulation.step()
     # The pool is full: both are left out of this plan while the younger one's token is still in flight.
     assert younger.num_preemptions == 0
     assert rows == []

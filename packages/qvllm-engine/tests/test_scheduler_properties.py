@@ -8,7 +8,8 @@ from qvllm_toy.simulation import Limits, Simulation, simulate_alone
 from qvllm_engine.engine.sequence import Sequence, Status
 
 VOCAB = 5
-PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=10)
+# Half of them are prefixes of one another.
+PROMPTS = st.one_of(st.lists(st.integers(0, 1), min_size=1, max_size=10), st.integers(1, 12).map(lambda length: [0] * length))
 LIMITS = st.builds(
     Limits,
     num_blocks=st.integers(6, 16),

@@ -6,13 +6,14 @@ import signal
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
 from qvllm_toy import FAIL, INTERRUPT, ORDINARY, expected, write_checkpoint
 
 from qvllm_engine import LLM, CheckpointError, EngineError, SamplingParams
+from qvllm_engine.distributed.worker import Runners
 
 PROMPTS = [[token] * length for token, length in zip(ORDINARY, (1, 17, 40), strict=False)]
 GREEDY = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
@@ -73,6 +74,15 @@ def test_two_ranks_give_the_oracles_tokens_and_the_draws_of_one(
     assert not process.is_alive()
     assert multiprocessing.active_children() == []
     two.close()
+
+
+def test_the_cache_has_the_smallest_size_of_any_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    runners = Runners.__new__(Runners)
+    runners._workers = []
+    runners.local = SimpleNamespace(max_blocks=lambda: 7)
+    for others, smallest in (([9, 5, 8], 5), ([9], 7), ([], 7)):
+        monkeypatch.setattr(runners, "_receive", lambda others=others: others)
+        assert runners.max_blocks() == smallest
 
 
 def test_dummy_weights_give_the_tokens_of_one_rank(make_llm: Callable[..., LLM], make_tp: Callable[..., LLM]) -> None:

@@ -150,6 +150,8 @@ class Simulation:
             else:
                 assert row.start % self.limits.block_size == 0
             assert len(row.seq.block_table) * self.limits.block_size >= row.end
+        admitted = [row.seq for row in rows if row.seq not in running]
+        assert not (preempted and admitted), "a newcomer takes the blocks that a preemption freed"
         if not rows and self.in_flight is None:
             assert not self.scheduler.has_unfinished(), "nothing to do, though requests are unfinished"
         self._check_progress(rows)
