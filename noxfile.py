@@ -1,6 +1,7 @@
 """Every check of the repository, each against built wheels in an environment of its own.
 
-``nox`` runs what continuous integration runs; ``nox -l`` lists the sessions; docs/DEVELOPMENT.md describes them.
+``nox`` runs what continuous integration runs, ``nox -j 2`` two sessions at a time; ``nox -l`` lists the sessions;
+docs/DEVELOPMENT.md describes them.
 """
 
 import fcntl
@@ -54,12 +55,13 @@ DIST = ROOT / "dist"
 TEST_ENVIRONMENT = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "PYTHONPATH": ""}
 END_TO_END = ROOT / "packages" / "qvllm-models" / "tests" / "e2e"
 
-nox.needs_version = ">=2025.2.9"
+nox.needs_version = ">=2026.8.10"  # which runs sessions in parallel
 nox.options.default_venv_backend = "uv"
 nox.options.reuse_venv = "yes"
 nox.options.error_on_external_run = True
 nox.options.allow_parallel = True
-nox.options.sessions = ["lint", "build", "types", "docs", "demo", "tests", "backend", "combined"]
+# Long ones early, so that the end is not spent waiting for one.
+nox.options.sessions = ["lint", "build", "types", "backend", "tests", "combined", "docs", "demo"]
 
 
 @nox.session
