@@ -46,13 +46,17 @@ def test_a_failed_step_is_an_engine_error_with_the_cause(make_llm: Callable[...,
 @pytest.mark.parametrize("steps", range(6))
 def test_a_failure_while_others_are_in_any_state(make_llm: Callable[..., LLM], steps: int) -> None:
     llm = make_llm(max_num_batched_tokens=16, max_num_seqs=3, num_kv_blocks=8)
-    for prompt in (LONG, PROMPT):
-        llm.add_request(prompt, greedy(30))
+    ids = {llm.add_request(prompt, greedy(30)): prompt for prompt in (LONG, PROMPT)}
     for _ in range(steps):
         llm.step()
-    llm.add_request([FAIL], greedy())
+    failing = llm.add_request([FAIL], greedy())
     with pytest.raises(EngineError, match="token that fails"):
         finish(llm)
+    # What was running comes with the next step, as far as it got.
+    outputs = {output.request_id: output for output in llm.step()}
+    assert all(output.finish_reason == "abort" for output in outputs.values())
+    assert all(outputs[i].token_ids == expected(prompt, 30, ())[: len(outputs[i].token_ids)] for i, prompt in ids.items())
+    assert set(outputs) == {*ids, failing}
     check_usable(llm)
 
 
@@ -112,16 +116,16 @@ def test_an_interrupt_between_steps_drops_only_its_own_requests(llm: LLM, monkey
 
 
 def test_an_interrupt_while_requests_are_queued_leaves_none_of_them(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    add, calls = llm.engine.add_request, []
+    submit, calls = llm.engine.submit, []
 
-    def add_two(*args: object) -> int:
+    def submit_two(*args: object) -> int:
         calls.append(args)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return add(*args)
+        return submit(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(llm.engine, "add_request", add_two)
+        patch.setattr(llm.engine, "submit", submit_two)
         with pytest.raises(KeyboardInterrupt):
             llm.generate([PROMPT, LONG, [20]], greedy(), use_tqdm=False)
     check_usable(llm)

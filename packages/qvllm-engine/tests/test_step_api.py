@@ -81,12 +81,12 @@ def test_an_output_that_generate_finished_counts_as_unfinished_until_it_is_given
 def test_a_failed_step_does_not_lose_an_output_that_was_already_there(llm: LLM) -> None:
     short = llm.add_request([21], greedy(2))
     llm.generate([10], greedy(10), use_tqdm=False)
-    llm.add_request([FAIL], greedy(2))
+    failing = llm.add_request([FAIL], greedy(2))
     given = []
     with pytest.raises(EngineError):
         given += llm.step()
     given += llm.step()
-    assert [output.request_id for output in given] == [short]
+    assert [(output.request_id, output.finish_reason) for output in given] == [(short, "length"), (failing, "abort")]
 
 
 def test_generate_does_not_return_what_it_finished_for_others_twice(llm: LLM) -> None:

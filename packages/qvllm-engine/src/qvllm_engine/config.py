@@ -1,5 +1,6 @@
 """The engine's settings, checked on construction."""
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +40,9 @@ class EngineConfig:
     seed: int
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
+        if not isinstance(self.backend, str):
+            raise ArgumentError(f"backend must be a name, got {self.backend!r}")
+        if not isinstance(self.dtype, str) or self.dtype not in DTYPES:
             raise ArgumentError(f"dtype must be one of {', '.join(DTYPES)}, got {self.dtype!r}")
         if self.load_format not in LOAD_FORMATS:
             raise ArgumentError(f"load_format must be one of {', '.join(LOAD_FORMATS)}, got {self.load_format!r}")
@@ -54,8 +57,10 @@ class EngineConfig:
             require_bool("enable_prefix_caching", self.enable_prefix_caching)
         if self.block_size % 16 or self.block_size > 256:
             raise ArgumentError(f"block_size must be a multiple of 16 up to 256, got {self.block_size}")
-        if self.gpu_memory_utilization is not None and not 0.0 < self.gpu_memory_utilization <= 1.0:
-            raise ArgumentError(f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization!r}")
+        if self.gpu_memory_utilization is not None:
+            require_number("gpu_memory_utilization", self.gpu_memory_utilization)
+            if not 0.0 < self.gpu_memory_utilization <= 1.0:
+                raise ArgumentError(f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization!r}")
         sizes = [n for n in ("gpu_memory_utilization", "kv_cache_memory", "num_kv_blocks") if getattr(self, n) is not None]
         if len(sizes) > 1:
             raise ArgumentError(f"{' and '.join(sizes)} both size the cache; pass one of them")
@@ -99,6 +104,12 @@ def require_int(name: str, value: Any, minimum: int, maximum: int | None = None)
         raise ArgumentError(
             f"{name} must be {'at least ' + str(minimum) if maximum is None else f'{minimum} to {maximum}'}, got {value}"
         )
+
+
+def require_number(name: str, value: Any) -> None:
+    """Raise ArgumentError unless ``value`` is a finite int or float (not a bool)."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise ArgumentError(f"{name} must be a finite number, got {value!r}")
 
 
 def require_bool(name: str, value: Any) -> None:

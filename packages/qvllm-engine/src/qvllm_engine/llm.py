@@ -1,7 +1,6 @@
 """The public face of the engine: ``LLM(model).generate(prompts)``."""
 
 import os
-from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, cast
 
@@ -133,8 +132,7 @@ class LLM:
                 checked.append(engine.check(prompt, params))
             except ArgumentError as error:
                 raise ArgumentError(f"prompt {index}: {error}") from error
-        ids = [engine.submit(token_ids, params) for token_ids, params in zip(checked, params_list, strict=True)]
-        return self._run(ids, use_tqdm)
+        return self._run(list(zip(checked, params_list, strict=True)), use_tqdm)
 
     def add_request(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> int:
         """Queue one request for ``step``; returns its id."""
@@ -148,8 +146,9 @@ class LLM:
         Raises:
             EngineError: the step failed; all requests were aborted, and the engine can be used again.
         """
-        outputs, self._outputs = self._outputs, []
-        return outputs + self.engine.step()
+        outputs = self._outputs + self.engine.step()
+        self._outputs = []
+        return outputs
 
     def has_unfinished(self) -> bool:
         """Whether ``step`` still has outputs to give."""
@@ -171,11 +170,15 @@ class LLM:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _run(self, ids: list[int], use_tqdm: bool) -> list[RequestOutput]:
-        """Step until the requests ``ids`` have ended."""
-        waiting = set(ids)
+    def _run(self, requests: list[tuple[list[int], SamplingParams]], use_tqdm: bool) -> list[RequestOutput]:
+        """Queue checked requests and step until they have ended."""
+        ids: list[int] = []
+        waiting: set[int] = set()
         mine: dict[int, RequestOutput] = {}
         try:
+            for token_ids, params in requests:
+                ids.append(self.engine.submit(token_ids, params))
+                waiting.add(ids[-1])
             with Progress(self.engine, len(ids), enabled=use_tqdm) as progress:
                 while waiting:
                     outputs = self.engine.step()
@@ -206,9 +209,8 @@ def as_prompt_list(prompts: Any) -> list[Prompt]:
 
 def as_params_list(params: Any, count: int) -> list[SamplingParams]:
     """One SamplingParams per prompt."""
-    if isinstance(params, Iterable):
-        params = list(params)
+    if isinstance(params, list | tuple):
         if len(params) != count:
             raise ArgumentError(f"{count} prompts but {len(params)} sampling_params: give one for all, or one per prompt")
-        return params
+        return list(params)
     return [SamplingParams() if params is None else params] * count

@@ -1,5 +1,6 @@
 """What a request gives back."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -43,6 +44,9 @@ class RequestOutput:
         if key not in self.keys():
             raise KeyError(f"{key!r}; an output has {', '.join(self.keys())}")
         return getattr(self, key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.keys())
 
     def keys(self) -> list[str]:
         return [field.name for field in fields(self)]

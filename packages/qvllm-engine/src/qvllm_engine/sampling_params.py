@@ -1,10 +1,8 @@
 """How the tokens of one request are drawn and when they end."""
 
-import math
 from dataclasses import dataclass
-from typing import Any
 
-from qvllm_engine.config import require_bool, require_int
+from qvllm_engine.config import require_bool, require_int, require_number
 from qvllm_engine.errors import ArgumentError
 
 
@@ -36,16 +34,16 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        _require_number("temperature", self.temperature)
+        require_number("temperature", self.temperature)
         if self.temperature < 0.0:
             raise ArgumentError(f"temperature must be 0 (greedy) or more, got {self.temperature}")
         # Below this the scaled logits overflow float32 and the draw is no longer what was asked for.
         if 0.0 < self.temperature < 1e-3:
             raise ArgumentError(f"temperature {self.temperature} is too small to sample with; pass 0 for greedy decoding")
-        _require_number("top_p", self.top_p)
+        require_number("top_p", self.top_p)
         if not 0.0 < self.top_p <= 1.0:
             raise ArgumentError(f"top_p must be in (0, 1], got {self.top_p}")
-        _require_number("min_p", self.min_p)
+        require_number("min_p", self.min_p)
         if not 0.0 <= self.min_p <= 1.0:
             raise ArgumentError(f"min_p must be in [0, 1], got {self.min_p}")
         require_int("top_k", self.top_k, minimum=-1, maximum=2**31 - 1)
@@ -62,8 +60,3 @@ class SamplingParams:
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
-
-
-def _require_number(name: str, value: Any) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise ArgumentError(f"{name} must be a finite number, got {value!r}")

@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from qvllm_engine.backends.interface import RequiredOps
+from qvllm_engine.distributed.groups import Group
 
 
 def qk_norm_rope_store(
@@ -70,10 +71,18 @@ def lm_head_sample(
     return ops.sample(ops.linear(x, weight).float(), temperature, None, None, None, seeds, steps)
 
 
+def all_reduce_add_rms_norm(
+    ops: RequiredOps, x: Tensor, residual: Tensor, weight: Tensor, eps: float, weight_offset: float, group: Group
+) -> tuple[Tensor, Tensor]:
+    """``add_rms_norm`` of x summed over the ranks; see ``FusedOps``."""
+    return ops.add_rms_norm(group.all_reduce(x), residual, weight, eps, weight_offset)
+
+
 COMPOSITES: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "qk_norm_rope_store": (qk_norm_rope_store, ("rms_norm", "rotary_embedding", "store_kv")),
     "norm_linear": (norm_linear, ("rms_norm", "add_rms_norm", "linear")),
     "gate_up_silu": (gate_up_silu, ("linear", "silu_and_mul")),
     "linear_add": (linear_add, ("linear", "add")),
     "lm_head_sample": (lm_head_sample, ("linear", "sample")),
+    "all_reduce_add_rms_norm": (all_reduce_add_rms_norm, ("add_rms_norm",)),
 }

@@ -17,10 +17,13 @@ Names used in shapes: ``tokens`` rows of a batch (all sequences side by side), `
 ``q_heads`` and ``kv_heads`` attention heads (``q_heads`` is a multiple of ``kv_heads``).
 """
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from qvllm_engine.distributed.groups import Group
 
 OPS_API = 1
 
@@ -248,4 +251,22 @@ class FusedOps(Protocol):
 
     def lm_head_sample(self, x: Tensor, weight: Tensor, temperature: Tensor | None, seeds: Tensor, steps: Tensor) -> Tensor:
         """``sample`` of ``linear(x, weight)`` by temperature alone, with float32 maxima -> ``[rows]`` int32."""
+        ...
+
+    def all_reduce_add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, weight_offset: float, group: "Group"
+    ) -> tuple[Tensor, Tensor]:
+        """``add_rms_norm`` of x summed over the ranks of ``group``: where a row-parallel layer meets the next norm.
+
+        Args:
+            x: ``[tokens, dim]``, this rank's part of the sum; with more than one rank it may be overwritten.
+            residual: ``[tokens, dim]``, whole on every rank.
+            weight: ``[dim]``.
+            eps: added to the mean square.
+            weight_offset: added to the weight.
+            group: the ranks.
+
+        Returns:
+            The normed rows and the new residual, whole on every rank.
+        """
         ...

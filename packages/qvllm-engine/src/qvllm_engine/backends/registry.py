@@ -66,6 +66,8 @@ def load_backend(name: str, device: torch.device) -> Backend:
             f"backend {name!r} ({points[name].value}) offers operator contract {getattr(module, 'OPS_API', None)}, this engine "
             f"needs {OPS_API}; install matching versions"
         )
+    if not callable(getattr(module, "unavailable_reason", None)):
+        raise BackendError(f"backend {name!r} ({points[name].value}) has no function unavailable_reason(device)")
     reason = module.unavailable_reason(device)
     if reason is not None:
         raise BackendError(f"backend {name!r} cannot run on {device}: {reason}")

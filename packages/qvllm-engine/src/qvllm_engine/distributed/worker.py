@@ -1,5 +1,6 @@
 """The runners of all ranks: rank 0 in this process, the others in processes of their own."""
 
+import signal
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class Runners:
 
     def __init__(self, settings: RunnerSettings, size: int) -> None:
         self._workers: list[tuple[Any, Connection]] = []
+        self._gone: str | None = None
         try:
             self.local = settings.build(self._start_workers(settings, size))
             self._receive()
@@ -72,15 +74,38 @@ class Runners:
         self._receive()
 
     def launch(self, step: StepInput) -> SampledTokens:
-        self._send("launch", step)
-        return self.local.launch(step)
+        """Start a step on every rank.
+
+        Raises:
+            EngineError: another rank failed, or is gone; its traceback is in the text.
+        """
+        if self._gone is not None:
+            raise EngineError(self._gone)
+        try:
+            self._send("launch", step)
+            return self.local.launch(step)
+        except Exception as error:
+            raise self._explain(error) from error
 
     def reset(self) -> None:
-        """Forget a failed step. A rank that is gone is reported by the next step."""
-        for _, connection in self._workers:
-            with suppress(OSError):
-                connection.send(("reset",))
+        """Forget a failed step, wherever the ranks are in it, and meet again. A rank that is gone fails the next step."""
+        if self._workers:
+            self.local.group.leave()
+            try:
+                self._meet_again()
+            except (EngineError, OSError, RuntimeError) as error:
+                self._gone = f"the ranks cannot meet again after a failed step, make a new LLM: {error}"
         self.local.reset()
+
+    def _meet_again(self) -> None:
+        for process, connection in self._workers:
+            if not process.is_alive():
+                raise EngineError(f"{process.name} ended (exit code {process.exitcode})")
+            connection.send(("reset",))
+        self.local.group.meet_again()
+        for _, connection in self._workers:
+            while connection.recv() != "reset":  # what the failed step left
+                pass
 
     def close(self) -> None:
         """Stop the other ranks and free this one. Calling it again does nothing."""
@@ -103,7 +128,7 @@ class Runners:
             theirs.close()
             self._workers.append((process, ours))
         self._receive()  # each is up: a process that can't start would leave the others waiting
-        return Group.connect(store, 0, size, settings.device)
+        return Group.meet(store, 0, size, settings.device)
 
     def _send(self, command: str, *args: Any) -> None:
         for _, connection in self._workers:
@@ -134,13 +159,14 @@ class Runners:
         return answers
 
     def _explain(self, error: BaseException) -> BaseException:
-        """The failure of another rank where there is one: it is the cause of what this rank met."""
+        """``error`` with the failure of another rank where there is one, which may be its cause."""
         for process, connection in self._workers:
             try:
-                if connection.poll(1.0) and isinstance(failure := connection.recv(), WorkerFailure):
-                    return EngineError(f"{process.name} failed:\n{failure.text}")
+                failure = connection.recv() if connection.poll(1.0) else None
             except (EOFError, OSError):
-                return EngineError(f"{process.name} ended (exit code {process.exitcode})")
+                return EngineError(f"{process.name} ended (exit code {process.exitcode}); {type(error).__name__}: {error}")
+            if isinstance(failure, WorkerFailure):
+                return EngineError(f"{type(error).__name__}: {error}\n{process.name} failed:\n{failure.text}")
         return error
 
     def _stop_workers(self, kill: bool = False) -> None:
@@ -162,6 +188,10 @@ class WorkerFailure:
     text: str
     error: QvllmError | None
 
+    @classmethod
+    def of(cls, error: BaseException) -> "WorkerFailure":
+        return cls("".join(traceback.format_exception(error)), error if isinstance(error, QvllmError) else None)
+
     def raise_again(self, name: str) -> None:
         if self.error is not None:
             raise self.error
@@ -170,24 +200,40 @@ class WorkerFailure:
 
 def run_worker(settings: RunnerSettings, rank: int, size: int, port: int, connection: Connection) -> None:
     """Entry point of the process of one rank: build the runner, then do as rank 0 says until it closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to every rank; rank 0 decides what it means
     try:
         torch.set_num_threads(max(torch.get_num_threads() // size, 1))
         connection.send("started")
         store = TCPStore("127.0.0.1", port, is_master=False, timeout=TIMEOUT)
-        runner = settings.build(Group.connect(store, rank, size, settings.device))
+        runner = settings.build(Group.meet(store, rank, size, settings.device))
         connection.send("loaded")
-        while True:
-            command, *args = connection.recv()
-            if command == "launch":
-                runner.launch(*args)  # no answer: its tokens are rank 0's
-            elif command == "close":
-                runner.close()
-                return
-            elif command == "reset":
-                runner.reset()
-            else:
-                connection.send(getattr(runner, command)(*args))
-    except EOFError:
-        return  # rank 0 is gone
     except BaseException as error:
-        connection.send(WorkerFailure(traceback.format_exc(), error if isinstance(error, QvllmError) else None))
+        connection.send(WorkerFailure.of(error))
+        return
+    with suppress(EOFError):  # rank 0 is gone
+        serve(runner, connection)
+
+
+def serve(runner: ModelRunner, connection: Connection) -> None:
+    """Do what rank 0 says. After a failure wait for its reset, since steps that it has sent already can't be run."""
+    failed = False
+    while True:
+        command, *args = connection.recv()
+        if command == "close":
+            runner.close()
+            return
+        if command == "reset":
+            runner.group.leave()
+            runner.group.meet_again()
+            runner.reset()
+            connection.send("reset")
+            failed = False
+        elif not failed:
+            try:
+                answer = getattr(runner, command)(*args)
+                if command != "launch":  # its tokens are rank 0's
+                    connection.send(answer)
+            except BaseException as error:
+                runner.group.leave()
+                connection.send(WorkerFailure.of(error))
+                failed = True

@@ -70,7 +70,6 @@ class CacheManager:
         for block in reversed(seq.block_table):
             self.pool.release(block)
         seq.block_table = []
-        seq.num_committed_blocks = 0
 
     def _shared_prefix(self, seq: Sequence) -> list[int]:
         if not self.prefix_caching:

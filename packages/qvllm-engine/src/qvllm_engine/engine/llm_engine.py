@@ -62,7 +62,7 @@ class LLMEngine:
         self._next_id = 0
         self._seeds = np.random.default_rng(config.seed)
         self._in_flight: InFlight | None = None
-        self._aborted: list[Sequence] = []
+        self._aborted: list[Sequence] = []  # their outputs are due
         self.last_step_tokens = (0, 0)  # prompt and output tokens that the last planned step computes
 
     def check(self, prompt: str | list[int], params: SamplingParams) -> list[int]:
@@ -130,18 +130,22 @@ class LLMEngine:
         """Plan and launch a step, then read the one before.
 
         Raises:
-            EngineError: the step failed. Every request has been aborted, and the engine is empty.
+            EngineError: the step failed. Every request has been aborted; the next step returns what they had.
         """
         try:
             return self._step()
         except BaseException as error:
-            self._clear()
+            self._abort_all()
+            self._in_flight = None
+            self.runners.reset()
             if isinstance(error, Exception) and not isinstance(error, EngineError):
                 raise EngineError(f"a step failed, all requests were aborted: {type(error).__name__}: {error}") from error
             raise
 
     def close(self) -> None:
-        self._clear()
+        self._abort_all()
+        self._requests.clear()
+        self._in_flight = None
         self.runners.close()
 
     def _step(self) -> list[RequestOutput]:
@@ -159,9 +163,11 @@ class LLMEngine:
         finished = self._land(before) if before else []
         if not rows and before is None and self.scheduler.has_unfinished():
             raise EngineError("the scheduler found nothing to do although requests are unfinished; please report this")
-        finished += self._aborted
+        outputs = [self._output(seq) for seq in finished + self._aborted]
+        for output in outputs:
+            del self._requests[output.request_id]
         self._aborted = []
-        return [self._output(seq) for seq in finished]
+        return outputs
 
     def _land(self, step: InFlight) -> list[Sequence]:
         tokens = step.tokens.read()
@@ -171,17 +177,13 @@ class LLMEngine:
                 row.seq.first_token_time = now
         return self.scheduler.land(step.rows, tokens)
 
-    def _clear(self) -> None:
-        """Abort everything and forget the step in flight."""
+    def _abort_all(self) -> None:
+        """End every request; those whose output was lost on its way are given again."""
         for seq in self._requests.values():
             self.scheduler.abort(seq)
-        self._requests.clear()
-        self._aborted.clear()
-        self._in_flight = None
-        self.runners.reset()
+        self._aborted = list(self._requests.values())
 
     def _output(self, seq: Sequence) -> RequestOutput:
-        del self._requests[seq.request_id]
         if seq.finish_reason is None:
             raise RuntimeError(f"request {seq.request_id} has no finish reason")
         token_ids = seq.output_token_ids

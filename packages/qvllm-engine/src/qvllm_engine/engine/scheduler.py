@@ -59,14 +59,12 @@ class Scheduler:
         budget = self.max_num_batched_tokens
         rows: list[Row] = []
         held: set[Sequence] = set()
-        preempted = 0
         for seq in list(self.running):
             if seq.num_tokens - seq.num_computed != 1 or seq.num_tokens >= seq.max_len or budget == 0:
                 continue
             if seq in held or seq.status is not Status.RUNNING:
                 continue
-            preempted += self._make_room(seq, held)
-            if seq.status is Status.RUNNING and seq not in held:
+            if self._make_room(seq, held):
                 rows.append(self._plan(seq, 1))
                 budget -= 1
         for seq in self.running:
@@ -74,8 +72,7 @@ class Scheduler:
             if remaining > 1 and budget > 0 and seq not in held:
                 rows.append(self._plan(seq, min(remaining, budget)))
                 budget -= rows[-1].count
-        if not held and not preempted:
-            rows.extend(self._admit(budget))
+        rows.extend(self._admit(budget))
         return sorted(rows, key=lambda row: not row.is_decode)
 
     def land(self, rows: Rows[Row], token_ids: Iterable[int]) -> list[Sequence]:
@@ -132,22 +129,20 @@ class Scheduler:
             budget -= rows[-1].count
         return rows
 
-    def _make_room(self, seq: Sequence, held: set[Sequence]) -> int:
-        """Get ``seq`` the block of its next token, preempting the youngest; the number of sequences preempted.
+    def _make_room(self, seq: Sequence, held: set[Sequence]) -> bool:
+        """Get ``seq`` the block of its next token, preempting the youngest if need be; whether it can run now.
 
         A victim with a step in flight can't be preempted before it lands: it is held out of this plan, and so is ``seq``.
         """
-        preempted = 0
         while not self.cache.grow(seq, seq.num_computed + 1):
             victim = self.running[-1]
             if victim.steps_in_flight:
                 held.update((victim, seq))
-                break
+                return False
             self._preempt(victim)
-            preempted += 1
             if victim is seq:
-                break
-        return preempted
+                return False
+        return True
 
     def _preempt(self, seq: Sequence) -> None:
         self.running.remove(seq)

@@ -89,12 +89,17 @@ class QKVParallelLinear(ColumnParallelLinear):
 
 
 class RowParallelLinear(nn.Module):
-    """A linear layer whose input is split over the ranks; the output is summed over them, whole on each."""
+    """A linear layer whose input is split over the ranks; the sum of their outputs is the layer's.
 
-    def __init__(self, context: ModelContext, in_features: int, out_features: int) -> None:
+    Args:
+        reduce: form that sum, so that every rank has the whole output. Without it the next operator must.
+    """
+
+    def __init__(self, context: ModelContext, in_features: int, out_features: int, reduce: bool = True) -> None:
         super().__init__()
         self.ops = context.ops
         self.group = context.group
+        self.reduce = reduce
         local = split("the input of a row-parallel layer", in_features, context)
         first = context.group.rank * local
         whole = Shard(
@@ -104,4 +109,5 @@ class RowParallelLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x ``[tokens, in / ranks]`` -> ``[tokens, out]``."""
-        return self.group.all_reduce(self.ops.linear(x, self.weight))
+        out: Tensor = self.ops.linear(x, self.weight)
+        return self.group.all_reduce(out) if self.reduce else out

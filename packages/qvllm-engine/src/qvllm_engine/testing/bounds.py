@@ -28,6 +28,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "gate_up_silu": (3e-6, 8e-3),
     "linear_add": (2e-6, 5e-3),
     "lm_head_sample": (1e-5, 1e-2),
+    "all_reduce_add_rms_norm": (1e-6, 5e-3),
 }
 
 

@@ -6,6 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from qvllm_engine.distributed.groups import Group
 from qvllm_engine.testing import references_attention, references_sampling
 from qvllm_engine.testing import references_dense as reference
 from qvllm_engine.testing.case import Labelled
@@ -156,3 +157,20 @@ def lm_head_sample(on_gpu: bool) -> Labelled:
     yield "no row", partial(plain, rows=0, dim=64, vocab=64, temperature=None)
     if on_gpu:
         yield "large", partial(plain, rows=3, dim=1024, vocab=151_936, temperature=[0.0, 0.7, 1.0])
+
+
+def all_reduce_add_rms_norm(on_gpu: bool) -> Labelled:
+    """On a group of one rank, where it is add_rms_norm; several ranks are a test of whole models."""
+
+    def plain(inputs: Inputs, rows: int, dim: int, offset: float) -> Trial:
+        x = inputs.sliced(inputs.normal(rows, dim))
+        x[:1] *= 1e-3
+        args = (x, inputs.normal(rows, dim), inputs.normal(dim), EPS, offset)
+        return Trial((*args, Group()), tuple(Output(y, x.dtype) for y in reference.add_rms_norm(*args)))
+
+    yield "strided rows", partial(plain, rows=6, dim=192, offset=0.0)
+    yield "zero-centred weight", partial(plain, rows=3, dim=128, offset=1.0)
+    yield "one row", partial(plain, rows=1, dim=1024, offset=0.0)
+    yield "no row", partial(plain, rows=0, dim=64, offset=0.0)
+    if on_gpu:
+        yield "large", partial(plain, rows=1000, dim=4096, offset=0.0)

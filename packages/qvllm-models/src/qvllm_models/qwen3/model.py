@@ -25,6 +25,7 @@ REQUIRED_OPS = (
     "prefill_attention",
     "decode_attention",
     "add_rms_norm",
+    "all_reduce_add_rms_norm",
     "gate_up_silu",
 )
 
@@ -92,7 +93,7 @@ class Qwen3Attention(nn.Module):
         self.qkv = QKVParallelLinear(context, config.hidden_size, config.num_q_heads, config.num_kv_heads, config.head_dim)
         self.q_norm = RMSNorm(context, config.head_dim, config.rms_norm_eps)
         self.k_norm = RMSNorm(context, config.head_dim, config.rms_norm_eps)
-        self.out = RowParallelLinear(context, config.num_q_heads * config.head_dim, config.hidden_size)
+        self.out = RowParallelLinear(context, config.num_q_heads * config.head_dim, config.hidden_size, reduce=False)
 
     def cache_spec(self) -> PagedKV:
         return PagedKV(self.qkv.num_kv_heads, self.head_dim)
@@ -125,11 +126,13 @@ class Qwen3MLP(nn.Module):
     def __init__(self, config: Qwen3Config, context: ModelContext) -> None:
         super().__init__()
         self.ops = context.ops
+        self.group = context.group
         sizes = {"gate": config.intermediate_size, "up": config.intermediate_size}
         self.norm = RMSNorm(context, config.hidden_size, config.rms_norm_eps)
         self.gate_up = MergedColumnParallelLinear(context, config.hidden_size, sizes)
         self.down = RowParallelLinear(context, config.intermediate_size, config.hidden_size)
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        normed, residual = self.norm.add(x, residual)
+        norm = self.norm
+        normed, residual = self.ops.all_reduce_add_rms_norm(x, residual, norm.weight, norm.eps, norm.weight_offset, self.group)
         return self.down(self.ops.gate_up_silu(normed, self.gate_up.weight)), residual
