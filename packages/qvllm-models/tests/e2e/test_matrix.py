@@ -57,8 +57,6 @@ def test_equals_transformers(
     assert_equal: Callable[..., None],
 ) -> None:
     folder, prompts = checkpoint
-    # Paths of one token a step take long: fewer prompts and shorter outputs show the same.
-    output = OUTPUT if chunk in (64, "whole") else 24
     prompts = prompts[:1] if batch == "alone" else prompts
     longest = max(map(len, prompts))
     llm = make_llm(
@@ -71,13 +69,13 @@ def test_equals_transformers(
     )
     expected = reference(folder)
 
-    cold = recorder.generate(llm, prompts, output)
+    cold = recorder.generate(llm, prompts, OUTPUT)
     assert_equal(expected, prompts, cold)
     assert all(out.num_cached_tokens == 0 for out in cold)
     if pool == "small" and batch == "batch" and chunk in (64, "whole"):
         assert any(out.metrics.num_preemptions for out in cold)
 
-    second = recorder.generate(llm, prompts, output)
+    second = recorder.generate(llm, prompts, OUTPUT)
     assert_equal(expected, prompts, second)
     if pool == "big":
         assert [out.num_cached_tokens for out in second] == [(len(p) - 1) // BLOCK * BLOCK for p in prompts]
@@ -85,7 +83,7 @@ def test_equals_transformers(
     # Another end on the longest prompt: its start is still in the cache.
     shared = longest // 2 // BLOCK * BLOCK
     warm_prompts = [[*prompts[0][: longest // 2], 7, 8, 9], *prompts[1:]]
-    warm = recorder.generate(llm, warm_prompts, output)
+    warm = recorder.generate(llm, warm_prompts, OUTPUT)
     assert_equal(expected, warm_prompts, warm)
     if pool == "big":
         assert warm[0].num_cached_tokens == shared > 0
