@@ -17,7 +17,8 @@ from qvllm_engine.errors import (
     QvllmError,
 )
 from qvllm_engine.llm import LLM
-from qvllm_engine.outputs import RequestMetrics, RequestOutput
+from qvllm_engine.metrics import EngineMetrics
+from qvllm_engine.outputs import RequestMetrics, RequestOutput, TokenLogprob
 from qvllm_engine.sampling_params import SamplingParams
 
 __version__ = version("qvllm-engine")
@@ -27,6 +28,8 @@ __all__ = [
     "SamplingParams",
     "RequestOutput",
     "RequestMetrics",
+    "TokenLogprob",
+    "EngineMetrics",
     "QvllmError",
     "ArgumentError",
     "ModelNotFoundError",

@@ -1,19 +1,23 @@
 """The public face of the engine: ``LLM(model).generate(prompts)``."""
 
 import os
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, cast
 
 import torch
 
 from qvllm_engine.config import EngineConfig
-from qvllm_engine.engine.llm_engine import LLMEngine, describe
+from qvllm_engine.engine.llm_engine import LLMEngine
+from qvllm_engine.engine.request_checks import describe
 from qvllm_engine.errors import ArgumentError, EngineError
+from qvllm_engine.metrics import EngineMetrics
 from qvllm_engine.outputs import RequestOutput
 from qvllm_engine.progress import Progress
 from qvllm_engine.sampling_params import SamplingParams
 
 Prompt = str | list[int]
+Conversation = list[dict[str, Any]]
 
 
 class LLM:
@@ -65,7 +69,8 @@ class LLM:
         seed: int = 0,
     ) -> None:
         self._engine: LLMEngine | None = None
-        self._outputs: list[RequestOutput] = []  # of requests that a generate call finished for somebody else
+        self._outputs: dict[int, RequestOutput] = {}  # not taken yet
+        self._claimed: set[int] = set()  # requests that a generate, chat or stream waits for
         self._engine = LLMEngine(
             EngineConfig(
                 model=model,
@@ -98,6 +103,12 @@ class LLM:
             raise EngineError("this LLM is closed; make a new one")
         return self._engine
 
+    @property
+    def default_sampling_params(self) -> SamplingParams:
+        """What ``generate``, ``chat`` and ``stream`` use without ``sampling_params``: ours, with what the checkpoint's
+        generation_config.json recommends. ``dataclasses.replace`` makes a variant."""
+        return self.engine.default_sampling_params
+
     def generate(
         self,
         prompts: Prompt | list[str] | list[list[int]] | list[Prompt],
@@ -110,7 +121,7 @@ class LLM:
 
         Args:
             prompts: a text, a list of token ids, or a list of either.
-            sampling_params: one for all prompts, or one per prompt; by default ``SamplingParams()``.
+            sampling_params: one for all prompts, or one per prompt; by default ``default_sampling_params``.
             use_tqdm: show a progress bar with the tokens per second of prompts and of outputs.
             inputs: further inputs of models that take more than text; what the model does not know is refused.
 
@@ -123,20 +134,84 @@ class LLM:
         """
         if inputs:
             raise ArgumentError(f"generate does not know {', '.join(sorted(inputs))} for this model, which takes text alone")
-        engine = self.engine
-        prompt_list = as_prompt_list(prompts)
-        params_list = as_params_list(sampling_params, len(prompt_list))
-        checked = []
-        for index, (prompt, params) in enumerate(zip(prompt_list, params_list, strict=True)):
-            try:
-                checked.append(engine.check(prompt, params))
-            except ArgumentError as error:
-                raise ArgumentError(f"prompt {index}: {error}") from error
-        return self._run(list(zip(checked, params_list, strict=True)), use_tqdm)
+        return self._run(self._check(as_prompt_list(prompts), sampling_params), use_tqdm)
+
+    def chat(
+        self,
+        messages: Conversation | list[Conversation],
+        sampling_params: SamplingParams | list[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        continue_final_message: bool = False,
+    ) -> list[RequestOutput]:
+        """Answer conversations, through the checkpoint's own chat template.
+
+        Args:
+            messages: a conversation, a list of dicts with "role" and "content"; or a list of conversations.
+            sampling_params: as in ``generate``, one for all or one per conversation.
+            use_tqdm: show a progress bar.
+            chat_template_kwargs: further variables of the template, such as ``{"enable_thinking": False}``.
+            continue_final_message: go on with the last message instead of answering it.
+
+        Returns:
+            One output per conversation, in their order.
+
+        Raises:
+            ArgumentError: a conversation can't be used, by us or by the template; nothing was run.
+            EngineError: a step failed.
+        """
+        conversations = as_conversations(messages)
+        prompts = [self._render(c, chat_template_kwargs, continue_final_message) for c in conversations]
+        return self._run(self._check(prompts, sampling_params), use_tqdm)
+
+    def stream(
+        self,
+        prompt_or_messages: Prompt | Conversation,
+        sampling_params: SamplingParams | None = None,
+        *,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        continue_final_message: bool = False,
+    ) -> Iterator[str]:
+        """The text of one output, piece by piece, as soon as no later token can change it.
+
+        The pieces put together are the output's text. The request starts with the first piece asked for; closing the
+        iterator, or dropping it, aborts the request and frees what it held.
+
+        Args:
+            prompt_or_messages: a prompt as in ``generate``, or one conversation as in ``chat``.
+            sampling_params: by default ``default_sampling_params``.
+            chat_template_kwargs: as in ``chat``.
+            continue_final_message: as in ``chat``.
+
+        Raises:
+            ArgumentError: the prompt or its parameters can't be used, or the checkpoint has no tokenizer.
+        """
+        if self.engine.tokenizer is None:
+            raise ArgumentError("the checkpoint has no tokenizer, so there is no text to stream: use add_request and step")
+        prompt: Any = prompt_or_messages
+        if isinstance(prompt, list) and prompt and isinstance(prompt[0], dict):
+            prompt = self._render(as_conversations(prompt)[0], chat_template_kwargs, continue_final_message)
+        [(token_ids, params)] = self._check([prompt], sampling_params)
+        return self._stream(token_ids, params)
+
+    def metrics(self) -> EngineMetrics:
+        """What the engine has done so far: requests, tokens, cache hits, preemptions, step times."""
+        return self.engine.metrics()
+
+    def get_tokenizer(self) -> Any:
+        """The checkpoint's transformers tokenizer.
+
+        Raises:
+            ArgumentError: the checkpoint has none.
+        """
+        if self.engine.tokenizer is None:
+            raise ArgumentError(f"{self.engine.folder} has no tokenizer")
+        return self.engine.tokenizer.hf
 
     def add_request(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> int:
         """Queue one request for ``step``; returns its id."""
-        return self.engine.add_request(prompt, SamplingParams() if sampling_params is None else sampling_params)
+        return self.engine.add_request(prompt, self.default_sampling_params if sampling_params is None else sampling_params)
 
     def step(self) -> list[RequestOutput]:
         """Run one step of all queued requests and return those that ended.
@@ -144,11 +219,11 @@ class LLM:
         A step is read while the next one runs, so an output comes one call after its last token was computed.
 
         Raises:
-            EngineError: the step failed; all requests were aborted, and the engine can be used again.
+            EngineError: the step failed; all requests were aborted, and the next step returns what they had.
         """
-        outputs = self._outputs + self.engine.step()
-        self._outputs = []
-        return outputs
+        self._advance()
+        ready = [request_id for request_id in self._outputs if request_id not in self._claimed]
+        return [self._outputs.pop(request_id) for request_id in ready]
 
     def has_unfinished(self) -> bool:
         """Whether ``step`` still has outputs to give."""
@@ -170,30 +245,83 @@ class LLM:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    def _check(self, prompts: list[Prompt], params: Any) -> list[tuple[list[int], SamplingParams]]:
+        """Every prompt as ids with its parameters, all found right before any runs."""
+        checked = []
+        for index, (prompt, each) in enumerate(
+            zip(prompts, as_params_list(params, len(prompts), self.default_sampling_params), strict=True)
+        ):
+            try:
+                checked.append((self.engine.check(prompt, each), each))
+            except ArgumentError as error:
+                raise ArgumentError(f"prompt {index}: {error}") from error
+        return checked
+
+    def _render(self, conversation: Conversation, template_kwargs: dict[str, Any] | None, continue_final: bool) -> str:
+        if self.engine.tokenizer is None:
+            raise ArgumentError(f"{self.engine.folder} has no tokenizer, so it has no chat template: use generate")
+        return self.engine.tokenizer.render_chat(conversation, continue_final, template_kwargs or {})
+
+    def _advance(self) -> list[RequestOutput]:
+        """One step; its outputs are kept until whoever waits for them takes them."""
+        outputs = self.engine.step()
+        self._outputs.update({output.request_id: output for output in outputs})
+        return outputs
+
     def _run(self, requests: list[tuple[list[int], SamplingParams]], use_tqdm: bool) -> list[RequestOutput]:
         """Queue checked requests and step until they have ended."""
         ids: list[int] = []
-        waiting: set[int] = set()
-        mine: dict[int, RequestOutput] = {}
         try:
             for token_ids, params in requests:
                 ids.append(self.engine.submit(token_ids, params))
-                waiting.add(ids[-1])
+                self._claimed.add(ids[-1])
             with Progress(self.engine, len(ids), enabled=use_tqdm) as progress:
-                while waiting:
-                    outputs = self.engine.step()
-                    for output in outputs:
-                        if output.request_id in waiting:
-                            waiting.remove(output.request_id)
-                            mine[output.request_id] = output
-                        else:
-                            self._outputs.append(output)
-                    progress.update(sum(output.request_id in mine for output in outputs))
-        except BaseException:
-            for request_id in waiting:
-                self.engine.drop(request_id)
-            raise
-        return [mine[request_id] for request_id in ids]
+                while not all(request_id in self._outputs for request_id in ids):
+                    progress.update(sum(output.request_id in self._claimed for output in self._advance()))
+            return [self._outputs[request_id] for request_id in ids]
+        finally:
+            self._release(ids)
+
+    def _stream(self, token_ids: list[int], params: SamplingParams) -> Iterator[str]:
+        request_id = self.engine.submit(token_ids, params, streams=True)
+        self._claimed.add(request_id)
+        shown = 0
+        try:
+            while request_id not in self._outputs:
+                self._advance()
+                if request_id in self._outputs:
+                    break
+                text = self.engine.certain_text(request_id)
+                if len(text) > shown:
+                    piece, shown = text[shown:], len(text)
+                    yield piece
+            if piece := self._outputs[request_id].text[shown:]:
+                yield piece
+        finally:
+            self._release([request_id])
+
+    def _release(self, ids: list[int]) -> None:
+        """Forget requests: what is not finished is aborted."""
+        for request_id in ids:
+            if self._outputs.pop(request_id, None) is None and self._engine is not None:
+                self._engine.drop(request_id)
+            self._claimed.discard(request_id)
+
+
+def as_conversations(messages: Any) -> list[Conversation]:
+    """One conversation or a list of them, as a list.
+
+    Raises:
+        ArgumentError: it is neither; the text says what was found.
+    """
+    conversations = messages if isinstance(messages, list) and messages and isinstance(messages[0], list) else [messages]
+    for conversation in conversations:
+        if not isinstance(conversation, list) or not conversation:
+            raise ArgumentError(f"a conversation must be a list of messages, got {describe(conversation)}")
+        for message in conversation:
+            if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
+                raise ArgumentError(f"a message must be a dict with 'role' and 'content', got {message!r}")
+    return conversations
 
 
 def as_prompt_list(prompts: Any) -> list[Prompt]:
@@ -207,10 +335,10 @@ def as_prompt_list(prompts: Any) -> list[Prompt]:
     return prompts
 
 
-def as_params_list(params: Any, count: int) -> list[SamplingParams]:
+def as_params_list(params: Any, count: int, default: SamplingParams) -> list[SamplingParams]:
     """One SamplingParams per prompt."""
     if isinstance(params, list | tuple):
         if len(params) != count:
             raise ArgumentError(f"{count} prompts but {len(params)} sampling_params: give one for all, or one per prompt")
         return list(params)
-    return [SamplingParams() if params is None else params] * count
+    return [default if params is None else params] * count

@@ -8,6 +8,21 @@ FinishReason = Literal["stop", "length", "abort"]
 
 
 @dataclass(frozen=True)
+class TokenLogprob:
+    """How likely the model held a token.
+
+    Attributes:
+        logprob: natural logarithm of the token's probability, from the model's own logits.
+        rank: 1 for the most likely token; equally likely ones share a rank.
+        decoded_token: the token's text alone; empty without a tokenizer.
+    """
+
+    logprob: float
+    rank: int
+    decoded_token: str = ""
+
+
+@dataclass(frozen=True)
 class RequestMetrics:
     """When things happened to a request, in seconds of ``time.monotonic``; None for what did not happen."""
 
@@ -16,6 +31,21 @@ class RequestMetrics:
     first_token_time: float | None
     finished_time: float
     num_preemptions: int
+
+    @property
+    def queue_time(self) -> float | None:
+        """Seconds before the request first ran."""
+        return None if self.first_scheduled_time is None else self.first_scheduled_time - self.arrival_time
+
+    @property
+    def time_to_first_token(self) -> float | None:
+        """Seconds from arrival to the first token's being read."""
+        return None if self.first_token_time is None else self.first_token_time - self.arrival_time
+
+    @property
+    def total_time(self) -> float:
+        """Seconds from arrival to the end."""
+        return self.finished_time - self.arrival_time
 
 
 @dataclass(frozen=True)
@@ -27,8 +57,11 @@ class RequestOutput:
         prompt_token_ids: the prompt as the model saw it.
         token_ids: the generated ids, a stop token that ended them included.
         text: the generated text, without the stop token and other special tokens; empty without a tokenizer.
-        finish_reason: "stop" (a stop token), "length" (max_tokens or the model's length) or "abort".
+        finish_reason: "stop" (a stop token or string), "length" (max_tokens or the model's length) or "abort".
+        stop_reason: the stop token's id, or the stop string, that ended the request.
         num_cached_tokens: how many prompt tokens came from the prefix cache when the request first ran.
+        logprobs: per output token, the log probability of it and of the most likely ones; None unless asked for.
+        prompt_logprobs: the same per prompt token, None for the first, which nothing predicts; None unless asked for.
         metrics: times.
     """
 
@@ -37,7 +70,10 @@ class RequestOutput:
     token_ids: list[int]
     text: str
     finish_reason: FinishReason
+    stop_reason: int | str | None
     num_cached_tokens: int
+    logprobs: list[dict[int, TokenLogprob]] | None
+    prompt_logprobs: list[dict[int, TokenLogprob] | None] | None
     metrics: RequestMetrics
 
     def __getitem__(self, key: str) -> Any:

@@ -1,39 +1,100 @@
-"""How the tokens of one request are drawn and when they end."""
+"""How the tokens of one request are drawn, when they end, and what is told about them."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from qvllm_engine.config import require_bool, require_int, require_number
 from qvllm_engine.errors import ArgumentError
 
+MAX_LOGPROBS = 100
+
+# Fields of vLLM's SamplingParams that are not here, and what to do instead.
+UNSUPPORTED = {
+    "n": "pass the prompt n times, each with its own seed; the prefix cache computes it once",
+    "best_of": "pass the prompt several times with logprobs=0 and keep the output with the largest sum",
+    "use_beam_search": "beam search is not offered; sample, or decode greedily with temperature=0",
+    "structured_outputs": "constrained decoding is not offered; restrict the ids with allowed_token_ids, or check the text",
+    "guided_decoding": "constrained decoding is not offered; restrict the ids with allowed_token_ids, or check the text",
+    "logits_processors": "Python callbacks would stop the device at every token; use logit_bias or allowed_token_ids",
+    "bad_words": "ban single ids with logit_bias={id: float('-inf')}",
+    "detokenize": "the text is always there when the checkpoint has a tokenizer; read token_ids",
+    "spaces_between_special_tokens": "texts are decoded as the tokenizer does, without added spaces",
+    "truncate_prompt_tokens": "cut the list of token ids before you pass it",
+    "output_kind": "generate returns whole outputs; stream yields text as it comes",
+    "extra_args": "there are none",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """Settings of one request.
+    """Settings of one request. Names and meanings are vLLM's, unless stated.
+
+    A token is chosen from the logits in this order: logit_bias and allowed_token_ids, min_tokens, penalties, temperature,
+    top_k, top_p, min_p.
 
     Attributes:
         temperature: divides the logits before the draw; 0 takes the most likely token (greedy, exact).
         top_p: keep the most likely tokens whose probabilities add up to this, the one that crosses it included; in (0, 1].
         top_k: keep the k most likely tokens; 0 or -1 keeps all.
         min_p: drop tokens less likely than this fraction of the most likely one; in [0, 1].
+        presence_penalty: taken off the logit of every token that the output holds; in [-2, 2].
+        frequency_penalty: taken off the logit of a token once for each time the output holds it; in [-2, 2].
+        repetition_penalty: divides the positive and multiplies the negative logits of tokens in prompt or output; above 0.
+        logit_bias: added to the logits of these ids; -inf bans one.
+        allowed_token_ids: only these can be chosen; None allows all.
         seed: the request draws the same tokens alone or in any batch; None takes one derived from the engine's seed.
         max_tokens: at most this many tokens are generated; None means up to the model's length.
+        min_tokens: no stop id is chosen and no stop string heeded before this many tokens.
+        stop: texts that end the request; the output's text ends before the first of them.
+        include_stop_str_in_output: the text ends after the stop string instead, and holds a stop token's text.
         stop_token_ids: ids that end the request, beside the model's own.
         ignore_eos: the model's own stop ids do not end the request; ``stop_token_ids`` still do.
+        logprobs: report the log probability of each output token and of this many most likely ones; 0 to 100.
+        prompt_logprobs: the same of each prompt token; the prompt is then computed whole, without the prefix cache.
+        skip_special_tokens: leave special tokens out of the text.
 
     Raises:
-        ArgumentError: a value is out of range; the text names it.
+        ArgumentError: a value is out of range, or a setting is not offered; the text names it and says what to do.
     """
 
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
     seed: int | None = None
     max_tokens: int | None = 16
+    min_tokens: int = 0
+    stop: str | tuple[str, ...] | list[str] = ()
+    include_stop_str_in_output: bool = False
     stop_token_ids: tuple[int, ...] | list[int] = ()
     ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool = True
+
+    def __new__(cls, **settings: Any) -> "SamplingParams":
+        # Before __init__, whose TypeError would say less.
+        for name in settings:
+            if name in UNSUPPORTED:
+                raise ArgumentError(f"SamplingParams has no {name}: {UNSUPPORTED[name]}")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
+        self._check_distribution()
+        self._check_penalties()
+        self._check_end()
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                require_int(name, getattr(self, name), minimum=0, maximum=MAX_LOGPROBS)
+        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+            require_bool(name, getattr(self, name))
+
+    def _check_distribution(self) -> None:
         require_number("temperature", self.temperature)
         if self.temperature < 0.0:
             raise ArgumentError(f"temperature must be 0 (greedy) or more, got {self.temperature}")
@@ -49,14 +110,55 @@ class SamplingParams:
         require_int("top_k", self.top_k, minimum=-1, maximum=2**31 - 1)
         if self.seed is not None:
             require_int("seed", self.seed, minimum=0, maximum=2**63 - 1)
+
+    def _check_penalties(self) -> None:
+        for name in ("presence_penalty", "frequency_penalty"):
+            require_number(name, getattr(self, name))
+            if not -2.0 <= getattr(self, name) <= 2.0:
+                raise ArgumentError(f"{name} must be in [-2, 2], got {getattr(self, name)}")
+        require_number("repetition_penalty", self.repetition_penalty)
+        if not self.repetition_penalty > 0.0:
+            raise ArgumentError(f"repetition_penalty must be above 0 (1 changes nothing), got {self.repetition_penalty}")
+        if self.logit_bias is not None:
+            if not isinstance(self.logit_bias, dict):
+                raise ArgumentError(f"logit_bias must be a dict of token id to number, got {self.logit_bias!r}")
+            for token_id, bias in self.logit_bias.items():
+                require_int("a token id in logit_bias", token_id, minimum=0)
+                if not isinstance(bias, int | float) or isinstance(bias, bool) or not bias < float("inf"):
+                    raise ArgumentError(f"logit_bias[{token_id}] must be a finite number or -inf, got {bias!r}")
+        if self.allowed_token_ids is not None:
+            _require_ids("allowed_token_ids", self.allowed_token_ids)
+            if not self.allowed_token_ids:
+                raise ArgumentError("allowed_token_ids is empty, so no token could be chosen; pass None to allow all")
+
+    def _check_end(self) -> None:
         if self.max_tokens is not None:
             require_int("max_tokens", self.max_tokens, minimum=1)
-        if not isinstance(self.stop_token_ids, list | tuple):
-            raise ArgumentError(f"stop_token_ids must be a list of token ids, got {self.stop_token_ids!r}")
-        for token_id in self.stop_token_ids:
-            require_int("stop_token_ids", token_id, minimum=0)
-        require_bool("ignore_eos", self.ignore_eos)
+        require_int("min_tokens", self.min_tokens, minimum=0)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ArgumentError(f"min_tokens {self.min_tokens} exceeds max_tokens {self.max_tokens}")
+        stops = self.stop_strings
+        if not isinstance(self.stop, str | list | tuple) or any(not isinstance(s, str) or not s for s in stops):
+            raise ArgumentError(f"stop must be a text or a list of texts, none of them empty, got {self.stop!r}")
+        _require_ids("stop_token_ids", self.stop_token_ids)
 
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """``stop`` as a tuple."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether the choice depends on the tokens before it."""
+        return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0.0, 0.0, 1.0)
+
+
+def _require_ids(name: str, ids: Any) -> None:
+    if not isinstance(ids, list | tuple):
+        raise ArgumentError(f"{name} must be a list of token ids, got {ids!r}")
+    for token_id in ids:
+        require_int(name, token_id, minimum=0)

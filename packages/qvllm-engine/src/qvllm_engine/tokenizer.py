@@ -1,9 +1,11 @@
 """The checkpoint's tokenizer, as the engine uses it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qvllm_engine.errors import CheckpointError
+from qvllm_engine.detokenizer import Detokenizer
+from qvllm_engine.errors import ArgumentError, CheckpointError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
 
@@ -34,6 +36,37 @@ class Tokenizer:
         """Ids of a text; nothing is added before or after it, and special tokens written in it count as such."""
         return [int(i) for i in self.hf.encode(text, add_special_tokens=False)]
 
-    def decode(self, token_ids: list[int]) -> str:
-        """Text of ids, special tokens left out, no spaces tidied."""
-        return str(self.hf.decode(token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False))
+    def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
+        """Text of ids, no spaces tidied."""
+        return str(self.hf.decode(token_ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False))
+
+    def detokenizer(self, skip_special_tokens: bool) -> Detokenizer:
+        """A decoder of one growing output."""
+        return Detokenizer(self.hf, skip_special_tokens)
+
+    def render_chat(
+        self, messages: Sequence[dict[str, Any]], continue_final_message: bool, template_kwargs: dict[str, Any]
+    ) -> str:
+        """The prompt of a conversation, by the checkpoint's own template.
+
+        Args:
+            messages: dicts with "role" and "content".
+            continue_final_message: leave the last message open, to be continued, instead of starting an answer.
+            template_kwargs: further variables of the template, such as ``enable_thinking``.
+
+        Raises:
+            ArgumentError: the checkpoint has no template, or the template refuses the conversation.
+        """
+        if not self.hf.chat_template:
+            raise ArgumentError("the checkpoint's tokenizer has no chat template: build the prompt and pass it to generate")
+        try:
+            rendered: str = self.hf.apply_chat_template(
+                list(messages),
+                tokenize=False,
+                add_generation_prompt=not continue_final_message,
+                continue_final_message=continue_final_message,
+                **template_kwargs,
+            )
+        except Exception as error:  # whatever a template raises: jinja's errors and those it asks for
+            raise ArgumentError(f"the chat template refuses these messages: {type(error).__name__}: {error}") from error
+        return rendered

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from qvllm_engine.engine.sampling_input import SamplingInput, build_sampling_input
 from qvllm_engine.engine.scheduler import Row
 
 
@@ -28,8 +29,10 @@ class StepInput:
         kv_lens: ``[rows]`` int32, keys of each row when its tokens are stored.
         max_seqlen_q: the longest prompt chunk.
         sample_tokens: ``[sampling rows]`` int64, the token whose hidden state gives the row's logits.
-        temperature, top_k, top_p, min_p, seeds: as ``sample`` takes them.
-        steps: ``[sampling rows]`` int32, the index in its request's output of the token to draw.
+        prompt_tokens: ``[n]`` int64, tokens whose hidden states tell log probabilities of prompt tokens.
+        prompt_targets: ``[n]`` int32, these prompt tokens.
+        prompt_logprobs: the largest number of most likely tokens that a request wants of them.
+        sampling: how the sampling rows choose their tokens.
     """
 
     token_ids: NDArray[np.int32]
@@ -41,12 +44,10 @@ class StepInput:
     kv_lens: NDArray[np.int32]
     max_seqlen_q: int
     sample_tokens: NDArray[np.int64]
-    temperature: NDArray[np.float32]
-    top_k: NDArray[np.int32]
-    top_p: NDArray[np.float32]
-    min_p: NDArray[np.float32]
-    seeds: NDArray[np.int64]
-    steps: NDArray[np.int32]
+    prompt_tokens: NDArray[np.int64]
+    prompt_targets: NDArray[np.int32]
+    prompt_logprobs: int
+    sampling: SamplingInput
 
     @property
     def num_decode(self) -> int:
@@ -133,7 +134,7 @@ def build_step(rows: Rows[Row], in_flight: Rows[Row], block_size: int) -> StepIn
         blocks = block_tables[index, positions[tokens] // block_size].astype(np.int64)
         slot_mapping[tokens] = blocks * block_size + positions[tokens] % block_size
 
-    params = [row.seq.params for row in sampling]
+    prompt_tokens, prompt_targets, prompt_logprobs = _prompt_logprobs(rows, ends)
     return StepInput(
         token_ids=token_ids,
         previous=previous,
@@ -144,10 +145,28 @@ def build_step(rows: Rows[Row], in_flight: Rows[Row], block_size: int) -> StepIn
         kv_lens=np.array([row.end for row in rows], dtype=np.int32),
         max_seqlen_q=max((row.count for row in chunks), default=0),
         sample_tokens=ends[[row.samples for row in rows]] - 1,
-        temperature=np.array([p.temperature for p in params], dtype=np.float32),
-        top_k=np.array([p.top_k for p in params], dtype=np.int32),
-        top_p=np.array([p.top_p for p in params], dtype=np.float32),
-        min_p=np.array([p.min_p for p in params], dtype=np.float32),
-        seeds=np.array([row.seq.seed for row in sampling], dtype=np.int64),
-        steps=np.array([row.end - row.seq.num_prompt_tokens for row in sampling], dtype=np.int32),
+        prompt_tokens=prompt_tokens,
+        prompt_targets=prompt_targets,
+        prompt_logprobs=prompt_logprobs,
+        sampling=build_sampling_input([row for row in rows if row.admitted], sampling),
     )
+
+
+def prompt_positions(row: Row) -> range:
+    """The positions of a row whose hidden states tell log probabilities of the prompt's next tokens, if they are wanted."""
+    if not row.seq.needs_prompt_logprobs:
+        return range(0)
+    return range(row.start, min(row.end, row.seq.num_prompt_tokens - 1))
+
+
+def _prompt_logprobs(rows: Rows[Row], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
+    tokens: list[int] = []
+    targets: list[int] = []
+    k = 0
+    for row, end in zip(rows, ends, strict=True):
+        positions = prompt_positions(row)
+        if positions:
+            k = max(k, row.seq.params.prompt_logprobs or 0)
+            tokens.extend(int(end) - row.end + position for position in positions)
+            targets.extend(row.seq.token_ids[position + 1] for position in positions)
+    return np.array(tokens, dtype=np.int64), np.array(targets, dtype=np.int32), k

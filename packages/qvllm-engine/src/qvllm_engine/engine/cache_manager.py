@@ -72,7 +72,7 @@ class CacheManager:
         seq.block_table = []
 
     def _shared_prefix(self, seq: Sequence) -> list[int]:
-        if not self.prefix_caching:
+        if not self.prefix_caching or seq.needs_prompt_logprobs:  # which need every token computed
             return []
         limit = (len(seq.token_ids) - 1) // self.block_size
         self._extend_hashes(seq, limit)

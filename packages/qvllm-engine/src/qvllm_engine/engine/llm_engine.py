@@ -1,10 +1,7 @@
 """Requests in, outputs out: plans a step while the one before still runs."""
 
 import time
-from collections.abc import Sequence as Rows
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,14 +10,17 @@ from qvllm_engine.distributed.worker import Runners, RunnerSettings
 from qvllm_engine.engine.batch import build_step
 from qvllm_engine.engine.block_pool import BlockPool
 from qvllm_engine.engine.cache_manager import CacheManager
+from qvllm_engine.engine.model_files import default_sampling_params, generation_stop_ids, read_model_config
 from qvllm_engine.engine.model_runner import SampledTokens
+from qvllm_engine.engine.output_text import OutputText
+from qvllm_engine.engine.request_checks import RequestChecker
+from qvllm_engine.engine.results import make_output, record_logprobs
 from qvllm_engine.engine.scheduler import Row, Scheduler
 from qvllm_engine.engine.sequence import Sequence
-from qvllm_engine.errors import ArgumentError, CacheMemoryError, CheckpointError, EngineError
-from qvllm_engine.loading.json_file import read_json
+from qvllm_engine.errors import ArgumentError, CacheMemoryError, EngineError
 from qvllm_engine.loading.resolve import resolve_model
-from qvllm_engine.model_spec import ModelConfig, ModelSpec, find_model_spec
-from qvllm_engine.outputs import RequestMetrics, RequestOutput
+from qvllm_engine.metrics import EngineMetrics
+from qvllm_engine.outputs import RequestOutput
 from qvllm_engine.sampling_params import SamplingParams
 from qvllm_engine.tokenizer import Tokenizer
 
@@ -31,6 +31,7 @@ class InFlight:
 
     rows: list[Row]
     tokens: SampledTokens
+    launched: float
 
 
 class LLMEngine:
@@ -45,6 +46,7 @@ class LLMEngine:
         if config.max_model_len is not None and config.max_model_len > limit:
             raise ArgumentError(f"max_model_len {config.max_model_len} exceeds the model's max_position_embeddings, {limit}")
         self.tokenizer = Tokenizer.open(self.folder)
+        self.default_sampling_params = default_sampling_params(self.folder)
         self.stop_ids = frozenset((*spec.stop_token_ids(self.model_config), *generation_stop_ids(self.folder)))
 
         settings = RunnerSettings(config, self.folder, device, config.max_model_len or limit)
@@ -58,7 +60,10 @@ class LLMEngine:
             raise
         cache = CacheManager(BlockPool(num_blocks + 1), config.block_size, config.prefix_caching)
         self.scheduler = Scheduler(cache, config.max_num_seqs, config.max_num_batched_tokens)
+        self.checker = RequestChecker(self.folder, self.tokenizer, self.model_config.vocab_size, self.max_model_len)
         self._requests: dict[int, Sequence] = {}
+        self._metrics = EngineMetrics()
+        self._last_read = 0.0
         self._next_id = 0
         self._seeds = np.random.default_rng(config.seed)
         self._in_flight: InFlight | None = None
@@ -66,35 +71,15 @@ class LLMEngine:
         self.last_step_tokens = (0, 0)  # prompt and output tokens that the last planned step computes
 
     def check(self, prompt: str | list[int], params: SamplingParams) -> list[int]:
-        """The ids of a prompt that can be run with ``params``.
-
-        Raises:
-            ArgumentError: it can't; the text gives the numbers.
-        """
-        if not isinstance(params, SamplingParams):
-            raise ArgumentError(f"sampling_params must be a SamplingParams, got {type(params).__name__}")
-        token_ids = self._encode(prompt)
-        vocab = self.model_config.vocab_size
-        if not token_ids:
-            raise ArgumentError("the prompt is empty: give at least one token")
-        for what, ids in (("prompt token ids", token_ids), ("stop_token_ids", params.stop_token_ids)):
-            for token_id in (min(ids, default=0), max(ids, default=0)):
-                if not 0 <= token_id < vocab:
-                    raise ArgumentError(f"{what} must be in 0 to {vocab - 1}, got {token_id}")
-        if len(token_ids) >= self.max_model_len:
-            raise ArgumentError(
-                f"the prompt has {len(token_ids)} tokens; with max_model_len {self.max_model_len} at most "
-                f"{self.max_model_len - 1} leave room for one more"
-            )
-        return token_ids
+        """The ids of a prompt that can be run with ``params``; else an ArgumentError."""
+        return self.checker.check(prompt, params)
 
     def add_request(self, prompt: str | list[int], params: SamplingParams) -> int:
         return self.submit(self.check(prompt, params), params)
 
-    def submit(self, token_ids: list[int], params: SamplingParams) -> int:
-        """Queue a request that ``check`` has passed; returns its id."""
+    def submit(self, token_ids: list[int], params: SamplingParams, streams: bool = False) -> int:
+        """Queue a request that ``check`` has passed; returns its id. ``streams``: its text is read while it grows."""
         room = self.max_model_len - len(token_ids)
-        stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.stop_ids)
         # Drawn for every request, so that one request's seed does not depend on whether others bring their own.
         drawn = int(self._seeds.integers(2**63 - 1))
         seq = Sequence(
@@ -102,14 +87,28 @@ class LLMEngine:
             token_ids=token_ids,
             params=params,
             seed=drawn if params.seed is None else params.seed,
-            stop_ids=stop_ids,
+            stop_ids=frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.stop_ids),
             max_len=len(token_ids) + (room if params.max_tokens is None else min(params.max_tokens, room)),
             arrival_time=time.monotonic(),
         )
+        if self.tokenizer is not None and (streams or params.stop_strings):
+            detokenizer = self.tokenizer.detokenizer(params.skip_special_tokens)
+            seq.text = OutputText(detokenizer, params.stop_strings, params.include_stop_str_in_output, params.min_tokens)
         self._next_id += 1
         self._requests[seq.request_id] = seq
         self.scheduler.add(seq)
         return seq.request_id
+
+    def certain_text(self, request_id: int) -> str:
+        """What the text of a streaming request is sure to begin with."""
+        seq = self._requests.get(request_id)
+        return seq.text.certain if seq is not None and seq.text is not None else ""
+
+    def metrics(self) -> EngineMetrics:
+        """What the engine has done so far."""
+        return replace(
+            self._metrics, requests_waiting=len(self.scheduler.waiting), requests_running=len(self.scheduler.running)
+        )
 
     def has_unfinished(self) -> bool:
         return bool(self._requests)
@@ -157,7 +156,7 @@ class LLMEngine:
                 if row.seq.first_scheduled_time is None:
                     row.seq.first_scheduled_time = now
             step = build_step(rows, before.rows if before else [], self.config.block_size)
-            self._in_flight = InFlight(rows, self.runners.launch(step))
+            self._in_flight = InFlight(rows, self.runners.launch(step), now)
         decode = sum(row.count for row in rows if row.is_decode)
         self.last_step_tokens = (sum(row.count for row in rows) - decode, decode)
         finished = self._land(before) if before else []
@@ -175,7 +174,12 @@ class LLMEngine:
         for row in step.rows:
             if row.samples and row.seq.first_token_time is None:
                 row.seq.first_token_time = now
-        return self.scheduler.land(step.rows, tokens)
+        record_logprobs(step.rows, step.tokens, tokens)
+        finished = self.scheduler.land(step.rows, tokens)
+        self._metrics.steps += 1
+        self._metrics.step_seconds += now - max(step.launched, self._last_read)
+        self._last_read = now
+        return finished
 
     def _abort_all(self) -> None:
         """End every request; those whose output was lost on its way are given again."""
@@ -184,66 +188,17 @@ class LLMEngine:
         self._aborted = list(self._requests.values())
 
     def _output(self, seq: Sequence) -> RequestOutput:
-        if seq.finish_reason is None:
-            raise RuntimeError(f"request {seq.request_id} has no finish reason")
-        token_ids = seq.output_token_ids
-        text_ids = token_ids[:-1] if seq.finish_reason == "stop" else token_ids
-        return RequestOutput(
-            request_id=seq.request_id,
-            prompt_token_ids=seq.token_ids[: seq.num_prompt_tokens],
-            token_ids=token_ids,
-            text=self.tokenizer.decode(text_ids) if self.tokenizer else "",
-            finish_reason=seq.finish_reason,
-            num_cached_tokens=seq.num_cached_tokens or 0,
-            metrics=RequestMetrics(
-                arrival_time=seq.arrival_time,
-                first_scheduled_time=seq.first_scheduled_time,
-                first_token_time=seq.first_token_time,
-                finished_time=time.monotonic(),
-                num_preemptions=seq.num_preemptions,
-            ),
-        )
-
-    def _encode(self, prompt: str | list[int]) -> list[int]:
-        if isinstance(prompt, str):
-            if self.tokenizer is None:
-                raise ArgumentError(f"{self.folder} has no tokenizer: give prompts as lists of token ids")
-            return self.tokenizer.encode(prompt)
-        if not isinstance(prompt, list) or any(not isinstance(t, int) or isinstance(t, bool) for t in prompt):
-            raise ArgumentError(f"a prompt must be a str or a list of int token ids, got {describe(prompt)}")
-        return list(prompt)
-
-
-def describe(prompt: Any) -> str:
-    if isinstance(prompt, Rows) and not isinstance(prompt, str):
-        kinds = sorted({type(item).__name__ for item in prompt})
-        return f"a {type(prompt).__name__} of {' and '.join(kinds) or 'nothing'}"
-    return type(prompt).__name__
-
-
-def read_model_config(folder: Path) -> tuple[ModelSpec, ModelConfig]:
-    """The architecture that config.json names, and its typed config.
-
-    Raises:
-        CheckpointError: config.json is missing or names no architecture.
-        ModelNotFoundError: no installed package knows the architecture.
-    """
-    data = read_json(folder / "config.json")
-    architectures = data.get("architectures")
-    if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
-        raise CheckpointError(f"{folder / 'config.json'}: 'architectures' must be a list with a name, got {architectures!r}")
-    spec = find_model_spec(architectures[0])
-    return spec, spec.parse_config(data)
-
-
-def generation_stop_ids(folder: Path) -> tuple[int, ...]:
-    """The eos ids of generation_config.json, where there is one."""
-    path = folder / "generation_config.json"
-    value = read_json(path).get("eos_token_id") if path.exists() else None
-    ids = [] if value is None else value if isinstance(value, list) else [value]
-    if any(not isinstance(i, int) or isinstance(i, bool) for i in ids):
-        raise CheckpointError(f"{path}: eos_token_id must be an id or a list of ids, got {value!r}")
-    return tuple(ids)
+        metrics = self._metrics
+        if seq.finish_reason == "abort":
+            metrics.requests_aborted += 1
+        else:
+            metrics.requests_finished += 1
+        if seq.num_cached_tokens is not None:
+            metrics.prompt_tokens += seq.num_prompt_tokens
+            metrics.cached_prompt_tokens += seq.num_cached_tokens
+        metrics.output_tokens += len(seq.token_ids) - seq.num_prompt_tokens
+        metrics.preemptions += seq.num_preemptions
+        return make_output(seq, self.tokenizer)
 
 
 def fit_model_len(config: EngineConfig, limit: int, num_blocks: int) -> int:

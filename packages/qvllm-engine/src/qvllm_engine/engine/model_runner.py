@@ -13,8 +13,11 @@ from qvllm_engine.backends.registry import select_backend
 from qvllm_engine.config import EngineConfig
 from qvllm_engine.distributed.groups import Group
 from qvllm_engine.engine.batch import Batch, StepInput, to_device
+from qvllm_engine.engine.logprobs import Logprobs
 from qvllm_engine.engine.memory import cache_budget
-from qvllm_engine.engine.sampler import sample_step
+from qvllm_engine.engine.penalties import PenaltyState
+from qvllm_engine.engine.sampler import Sampler
+from qvllm_engine.engine.sampling_input import SamplingInput
 from qvllm_engine.errors import CacheMemoryError
 from qvllm_engine.loading.checkpoint import Checkpoint
 from qvllm_engine.loading.weights import fill_with_dummy_weights, load_weights, prepare_weights
@@ -23,9 +26,18 @@ from qvllm_engine.model_spec import KVCache, ModelContext, ModelSpec
 
 @dataclass
 class SampledTokens:
-    """The tokens of a launched step, on their way to the host."""
+    """The tokens of a launched step, on their way to the host, and log probabilities where they were asked for.
+
+    Attributes:
+        tokens: ``[sampling rows]`` int32.
+        logprobs: of the sampling rows.
+        prompt_logprobs: of the step's ``prompt_targets``.
+        ready: recorded when all of them have been copied; None on a CPU.
+    """
 
     tokens: Tensor
+    logprobs: Logprobs | None
+    prompt_logprobs: Logprobs | None
     ready: torch.cuda.Event | None
 
     def read(self) -> list[int]:
@@ -69,6 +81,9 @@ class ModelRunner:
         else:
             load_weights(self.model, Checkpoint.open(folder), spec.weight_map(model_config))
         prepare_weights(self.model, self.backend.module)
+        # Rank 0 samples for all. Made before the caches are sized, so that it is counted.
+        slots = config.max_num_seqs if group.rank == 0 else 0
+        self.sampler = Sampler(self.backend.ops, PenaltyState(slots, model_config.vocab_size, device))
         self.caches: list[KVCache] = []
         self._last_tokens = torch.zeros(0, dtype=torch.int32, device=device)
 
@@ -114,8 +129,9 @@ class ModelRunner:
     def launch(self, step: StepInput) -> SampledTokens:
         """Start a step; the host does not wait for it on a GPU. Steps run in the order in which they are launched."""
         batch = Batch.from_step(step, self._last_tokens, self.device)
-        self._last_tokens = self._run(batch, step, self.caches)
-        return self._to_host(self._last_tokens)
+        sampled = self._run(batch, step, self.caches)
+        self._last_tokens = sampled.tokens
+        return self._to_host(sampled)
 
     def synchronize(self) -> None:
         """Wait for every launched step."""
@@ -129,30 +145,43 @@ class ModelRunner:
     def close(self) -> None:
         """Free the model and the caches."""
         self.synchronize()
-        del self.model, self.caches, self._last_tokens
+        del self.model, self.sampler, self.caches, self._last_tokens
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _run(self, batch: Batch, step: StepInput, caches: Sequence[KVCache]) -> Tensor:
+    def _run(self, batch: Batch, step: StepInput, caches: Sequence[KVCache]) -> SampledTokens:
         hidden = self.model(batch, caches)
-        rows = len(step.sample_tokens)
-        if rows == 0:
-            return torch.zeros(0, dtype=torch.int32, device=self.device)
-        logits = self.model.compute_logits(hidden[to_device(step.sample_tokens, self.device)])
-        if self.group.rank == 0:
-            tokens = sample_step(self.backend.ops, logits, step)
-        else:
-            tokens = torch.empty(rows, dtype=torch.int32, device=self.device)
-        return self.group.broadcast(tokens)
+        prompt_logprobs = None
+        if len(step.prompt_tokens):
+            rows, targets = to_device(step.prompt_tokens, self.device), to_device(step.prompt_targets, self.device)
+            compute_logits = self.model.compute_logits
+            prompt_logprobs = Logprobs.of_hidden(hidden[rows], targets, step.prompt_logprobs, compute_logits)
+        tokens, logprobs = self._sample(hidden, step)
+        return SampledTokens(tokens, logprobs, prompt_logprobs, None)
 
-    def _to_host(self, tokens: Tensor) -> SampledTokens:
+    def _sample(self, hidden: Tensor, step: StepInput) -> tuple[Tensor, Logprobs | None]:
+        first = self.group.rank == 0
+        if first:
+            self.sampler.take_slots(step.sampling)
+        if len(step.sampling) == 0:
+            return torch.zeros(0, dtype=torch.int32, device=self.device), None
+        logits = self.model.compute_logits(hidden[to_device(step.sample_tokens, self.device)])
+        tokens, logprobs = torch.empty(len(logits), dtype=torch.int32, device=self.device), None
+        if first:
+            tokens, logprobs = self.sampler.sample(logits, step.sampling)
+        return self.group.broadcast(tokens), logprobs
+
+    def _to_host(self, sampled: SampledTokens) -> SampledTokens:
         if self.device.type != "cuda":
-            return SampledTokens(tokens, None)
-        host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
-        host.copy_(tokens, non_blocking=True)
-        ready = torch.cuda.Event()
+            return sampled
+
+        def copy(tensor: Tensor) -> Tensor:
+            return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+
+        logprobs, prompt_logprobs = (part and part.map(copy) for part in (sampled.logprobs, sampled.prompt_logprobs))
+        tokens, ready = copy(sampled.tokens), torch.cuda.Event()
         ready.record()
-        return SampledTokens(host, ready)
+        return SampledTokens(tokens, logprobs, prompt_logprobs, ready)
 
     def _new_caches(self, num_blocks: int) -> list[KVCache]:
         def new(kv_heads: int, head_dim: int) -> Tensor:
@@ -177,22 +206,46 @@ def largest_step(config: EngineConfig, max_model_len: int) -> StepInput:
     while left and len(counts) < config.max_num_seqs:
         counts.append(min(left, max_model_len))
         left -= counts[-1]
-    rows, tokens = len(counts), sum(counts)
+    tokens = sum(counts)
+    # As many logits as a step can need: the rows of a full decode batch.
+    rows = min(config.max_num_seqs, tokens)
     return StepInput(
         token_ids=np.zeros(tokens, dtype=np.int32),
         previous=np.zeros(0, dtype=np.int32),
         positions=np.concatenate([np.arange(count, dtype=np.int32) for count in counts]),
         slot_mapping=np.full(tokens, -1, dtype=np.int64),
-        block_tables=np.zeros((rows, -(-max(counts) // config.block_size)), dtype=np.int32),
+        block_tables=np.zeros((len(counts), -(-max(counts) // config.block_size)), dtype=np.int32),
         cu_seqlens_q=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
         kv_lens=np.array(counts, dtype=np.int32),
         max_seqlen_q=max(counts),
-        # As many logits as a step can need: the rows of a full decode batch.
-        sample_tokens=np.arange(min(config.max_num_seqs, tokens), dtype=np.int64),
-        temperature=np.ones(min(config.max_num_seqs, tokens), dtype=np.float32),
-        top_k=np.full(min(config.max_num_seqs, tokens), 50, dtype=np.int32),
-        top_p=np.full(min(config.max_num_seqs, tokens), 0.9, dtype=np.float32),
-        min_p=np.full(min(config.max_num_seqs, tokens), 0.1, dtype=np.float32),
-        seeds=np.zeros(min(config.max_num_seqs, tokens), dtype=np.int64),
-        steps=np.zeros(min(config.max_num_seqs, tokens), dtype=np.int32),
+        sample_tokens=np.arange(rows, dtype=np.int64),
+        prompt_tokens=np.zeros(0, dtype=np.int64),
+        prompt_targets=np.zeros(0, dtype=np.int32),
+        prompt_logprobs=0,
+        sampling=_every_setting(rows),
+    )
+
+
+def _every_setting(rows: int) -> SamplingInput:
+    """Sampling that uses each setting in every row, on the slot that is nobody's."""
+
+    def full(value: float, dtype: type) -> np.ndarray:
+        return np.full(rows, value, dtype=dtype)
+
+    index = np.arange(rows, dtype=np.int64)
+    return SamplingInput(
+        temperature=full(1, np.float32),
+        top_k=full(50, np.int32),
+        top_p=full(0.9, np.float32),
+        min_p=full(0.1, np.float32),
+        seeds=full(0, np.int64),
+        steps=full(0, np.int32),
+        presence=full(1, np.float32),
+        frequency=full(1, np.float32),
+        repetition=full(1.1, np.float32),
+        slots=full(0, np.int64),
+        resets=[],
+        bias=(index, np.zeros_like(index), full(1, np.float32)),
+        allowed=(index, np.zeros_like(index)),
+        logprobs=full(1, np.int64),
     )

@@ -14,13 +14,14 @@ class Row:
     """One sequence's part of a step: tokens ``start`` to ``start + count - 1``.
 
     A row that reaches the sequence's end samples its next token. A sampling row of one token is a *decode* row; that token
-    may still be on the device, sampled by the step in flight.
+    may still be on the device, sampled by the step in flight. ``admitted`` marks a sequence's first row since its admission.
     """
 
     seq: Sequence
     start: int
     count: int
     samples: bool
+    admitted: bool = False
 
     @property
     def end(self) -> int:
@@ -45,6 +46,7 @@ class Scheduler:
         self.max_num_batched_tokens = max_num_batched_tokens
         self.waiting: deque[Sequence] = deque()  # oldest first; all younger than the running ones
         self.running: list[Sequence] = []  # oldest first
+        self._free_slots = list(range(max_num_seqs, 0, -1))
         # A newcomer leaves these blocks for those already running, or it would be the next to be preempted.
         self._headroom = max(1, (cache.pool.num_blocks - 1) // 100)
 
@@ -92,8 +94,7 @@ class Scheduler:
             self.cache.commit(seq, row.end)
             if token_id is None:
                 continue
-            seq.token_ids.append(token_id)
-            seq.finish_reason = seq.reason_to_finish()
+            seq.finish_reason = seq.append(token_id)
             if seq.finish_reason is not None:
                 self._finish(seq)
                 finished.append(seq)
@@ -105,8 +106,8 @@ class Scheduler:
             seq.finish_reason = "abort"
             self._finish(seq)
 
-    def _plan(self, seq: Sequence, count: int) -> Row:
-        row = Row(seq, seq.num_computed, count, samples=seq.num_computed + count == seq.num_tokens)
+    def _plan(self, seq: Sequence, count: int, admitted: bool = False) -> Row:
+        row = Row(seq, seq.num_computed, count, seq.num_computed + count == seq.num_tokens, admitted)
         seq.num_computed += count
         seq.steps_in_flight += 1
         seq.tokens_in_flight += row.samples
@@ -125,7 +126,8 @@ class Scheduler:
             seq.num_computed = cached
             if seq.num_cached_tokens is None:
                 seq.num_cached_tokens = cached
-            rows.append(self._plan(seq, min(seq.num_tokens - cached, budget)))
+            seq.slot = self._free_slots.pop()
+            rows.append(self._plan(seq, min(seq.num_tokens - cached, budget), admitted=True))
             budget -= rows[-1].count
         return rows
 
@@ -145,7 +147,7 @@ class Scheduler:
         return True
 
     def _preempt(self, seq: Sequence) -> None:
-        self.running.remove(seq)
+        self._leave(seq)
         self.waiting.appendleft(seq)
         seq.status = Status.WAITING
         seq.num_computed = 0
@@ -154,8 +156,13 @@ class Scheduler:
 
     def _finish(self, seq: Sequence) -> None:
         if seq.status is Status.RUNNING:
-            self.running.remove(seq)
+            self._leave(seq)
         else:
             self.waiting.remove(seq)
         seq.status = Status.FINISHED
         self.cache.release(seq)
+
+    def _leave(self, seq: Sequence) -> None:
+        self.running.remove(seq)
+        self._free_slots.append(seq.slot)
+        seq.slot = 0

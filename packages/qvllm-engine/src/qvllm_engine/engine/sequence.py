@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from qvllm_engine.outputs import FinishReason
+from qvllm_engine.engine.output_text import OutputText
+from qvllm_engine.outputs import FinishReason, TokenLogprob
 from qvllm_engine.sampling_params import SamplingParams
 
 
@@ -30,6 +31,7 @@ class Sequence:
         max_len: total tokens at which it ends with reason "length".
         arrival_time: seconds, monotonic.
         status: written by the scheduler.
+        slot: its place in per-request device state while it runs, from 1. Written by the scheduler.
         num_computed: tokens whose keys and values the steps planned so far compute. Written by the scheduler.
         steps_in_flight: planned steps that hold a row of it and are not read yet. Written by the scheduler.
         tokens_in_flight: tokens which those steps sample. Written by the scheduler.
@@ -38,6 +40,9 @@ class Sequence:
         num_committed_blocks: how many of its first blocks are indexed. Written by the cache manager.
         num_cached_tokens: prompt tokens found in the prefix cache on first admission.
         num_preemptions: how often it lost its blocks to an older request.
+        text: its output's text as it grows, where stop strings or a stream need it.
+        logprobs: of the accepted output tokens. Written by the engine.
+        prompt_logprobs: of the prompt's tokens, as far as they are known. Written by the engine.
     """
 
     request_id: int
@@ -49,6 +54,7 @@ class Sequence:
     arrival_time: float = 0.0
     num_prompt_tokens: int = field(init=False)
     status: Status = Status.WAITING
+    slot: int = 0
     num_computed: int = 0
     steps_in_flight: int = 0
     tokens_in_flight: int = 0
@@ -60,6 +66,10 @@ class Sequence:
     finish_reason: FinishReason | None = None
     first_scheduled_time: float | None = None
     first_token_time: float | None = None
+    text: OutputText | None = None
+    stop_reason: int | str | None = None
+    logprobs: list[dict[int, TokenLogprob]] = field(default_factory=list)
+    prompt_logprobs: list[dict[int, TokenLogprob] | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.token_ids)
@@ -78,8 +88,20 @@ class Sequence:
     def output_token_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :]
 
-    def reason_to_finish(self) -> FinishReason | None:
-        """Why the sequence ends with its newest known token, if it does. A stop token counts before the length."""
-        if self.token_ids[-1] in self.stop_ids:
+    @property
+    def needs_prompt_logprobs(self) -> bool:
+        """Whether log probabilities of its prompt are still to be computed."""
+        return self.params.prompt_logprobs is not None and len(self.prompt_logprobs) < self.num_prompt_tokens
+
+    def append(self, token_id: int) -> FinishReason | None:
+        """Accept a token; why the sequence ends with it, if it does. A stop counts before the length."""
+        self.token_ids.append(token_id)
+        if token_id in self.stop_ids:
+            self.stop_reason = token_id
+            if self.text is not None and self.params.include_stop_str_in_output:
+                self.text.append(token_id)
+            return "stop"
+        if self.text is not None and self.text.append(token_id):
+            self.stop_reason = self.text.stopped_by
             return "stop"
         return "length" if len(self.token_ids) >= self.max_len else None

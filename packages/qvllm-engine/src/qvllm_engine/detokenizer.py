@@ -1,0 +1,74 @@
+"""Text of a growing output: exactly what decoding all its ids at once gives, a piece at a time."""
+
+import codecs
+from collections.abc import Sequence
+from typing import Any
+
+from tokenizers import decoders
+from tokenizers.pre_tokenizers import ByteLevel
+
+
+def byte_alphabet() -> dict[str, int]:
+    """The characters by which byte-level BPE writes the 256 bytes: printable Latin-1 as itself, the rest from U+0100 on.
+
+    Radford et al., "Language models are unsupervised multitask learners" (GPT-2), 2019.
+    """
+    plain = [*range(ord("!"), ord("~") + 1), *range(ord("\u00a1"), ord("\u00ac") + 1), *range(ord("\u00ae"), ord("\u00ff") + 1)]
+    alphabet = {chr(byte): byte for byte in plain}
+    others = (byte for byte in range(256) if byte not in plain)
+    alphabet.update({chr(256 + i): byte for i, byte in enumerate(others)})
+    if set(alphabet) != set(ByteLevel.alphabet()):
+        raise RuntimeError("this version of tokenizers writes bytes with other characters")
+    return alphabet
+
+
+class Detokenizer:
+    """Turns ids into text as they come.
+
+    ``text`` is what the ids so far are sure to begin with: a character whose bytes are not all there yet is held back until
+    ``finish``. For byte-level BPE each id costs the same however long the output is.
+
+    Args:
+        hf: the transformers tokenizer.
+        skip_special_tokens: leave special tokens out.
+    """
+
+    def __init__(self, hf: Any, skip_special_tokens: bool) -> None:
+        self.text = ""
+        self._hf = hf
+        self._skipped = frozenset(hf.all_special_ids) if skip_special_tokens else frozenset()
+        if skip_special_tokens:
+            self._skipped |= {token_id for token_id, token in hf.added_tokens_decoder.items() if token.special}
+        self._bytes = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._alphabet = byte_alphabet() if isinstance(hf.backend_tokenizer.decoder, decoders.ByteLevel) else None
+        self._ids: list[int] = []  # of tokenizers that are not byte-level, which are decoded whole
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        """Take in the next ids."""
+        if self._alphabet is None:
+            self._ids.extend(token_ids)
+            whole = self._decode_all()
+            # A tail that may still change is held back.
+            self.text = whole.rstrip("\ufffd") if whole.endswith("\ufffd") else whole
+            return
+        for token_id in token_ids:
+            if token_id not in self._skipped:
+                self.text += self._bytes.decode(self._token_bytes(token_id))
+
+    def finish(self) -> str:
+        """The whole text, with what was held back."""
+        self.text = self._decode_all() if self._alphabet is None else self.text + self._bytes.decode(b"", final=True)
+        return self.text
+
+    def _token_bytes(self, token_id: int) -> bytes:
+        token = self._hf.convert_ids_to_tokens(token_id)
+        if token is None:  # a row of the embedding that belongs to no token
+            return b""
+        alphabet = self._alphabet or {}
+        try:
+            return bytes(alphabet[char] for char in token)
+        except KeyError:  # an added token with characters that stand for no byte
+            return str(token).encode()
+
+    def _decode_all(self) -> str:
+        return str(self._hf.decode(self._ids, skip_special_tokens=bool(self._skipped), clean_up_tokenization_spaces=False))

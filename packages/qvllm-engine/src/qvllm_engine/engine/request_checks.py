@@ -1,0 +1,73 @@
+"""Whether a request can run, found out before anything does."""
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qvllm_engine.errors import ArgumentError
+from qvllm_engine.sampling_params import SamplingParams
+from qvllm_engine.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class RequestChecker:
+    """Turns a prompt into ids and refuses what can't run.
+
+    Attributes:
+        folder: of the checkpoint, for messages.
+        tokenizer: None where the checkpoint has none.
+        vocab_size: number of ids.
+        max_model_len: tokens of prompt and output together.
+    """
+
+    folder: Path
+    tokenizer: Tokenizer | None
+    vocab_size: int
+    max_model_len: int
+
+    def check(self, prompt: str | list[int], params: SamplingParams) -> list[int]:
+        """The ids of a prompt that can be run with ``params``.
+
+        Raises:
+            ArgumentError: it can't; the text gives the numbers.
+        """
+        if not isinstance(params, SamplingParams):
+            raise ArgumentError(f"sampling_params must be a SamplingParams, got {type(params).__name__}")
+        token_ids = self._encode(prompt)
+        if not token_ids:
+            raise ArgumentError("the prompt is empty: give at least one token")
+        self._check_ids("prompt token ids", token_ids)
+        self._check_ids("stop_token_ids", params.stop_token_ids)
+        self._check_ids("ids in logit_bias", list(params.logit_bias or ()))
+        self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
+        if params.stop_strings and self.tokenizer is None:
+            raise ArgumentError(f"{self.folder} has no tokenizer, so stop strings can't be found: use stop_token_ids")
+        if len(token_ids) >= self.max_model_len:
+            raise ArgumentError(
+                f"the prompt has {len(token_ids)} tokens; with max_model_len {self.max_model_len} at most "
+                f"{self.max_model_len - 1} leave room for one more"
+            )
+        return token_ids
+
+    def _check_ids(self, what: str, ids: Items[int]) -> None:
+        for token_id in (min(ids, default=0), max(ids, default=0)):
+            if not 0 <= token_id < self.vocab_size:
+                raise ArgumentError(f"{what} must be in 0 to {self.vocab_size - 1}, got {token_id}")
+
+    def _encode(self, prompt: str | list[int]) -> list[int]:
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise ArgumentError(f"{self.folder} has no tokenizer: give prompts as lists of token ids")
+            return self.tokenizer.encode(prompt)
+        if not isinstance(prompt, list) or any(not isinstance(t, int) or isinstance(t, bool) for t in prompt):
+            raise ArgumentError(f"a prompt must be a str or a list of int token ids, got {describe(prompt)}")
+        return list(prompt)
+
+
+def describe(value: Any) -> str:
+    """The type of a value, and of its items, for messages."""
+    if isinstance(value, Items) and not isinstance(value, str):
+        kinds = sorted({type(item).__name__ for item in value})
+        return f"a {type(value).__name__} of {' and '.join(kinds) or 'nothing'}"
+    return type(value).__name__

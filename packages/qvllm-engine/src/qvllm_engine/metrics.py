@@ -1,0 +1,42 @@
+"""What an engine has done so far."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class EngineMetrics:
+    """Counts since the engine was made.
+
+    Attributes:
+        requests_waiting: queued, not running now.
+        requests_running: running now.
+        requests_finished: ended by a stop or by length.
+        requests_aborted: ended by an abort or a failed step.
+        prompt_tokens: of the requests that ran and ended.
+        cached_prompt_tokens: of these, found in the prefix cache.
+        output_tokens: of the requests that ended.
+        preemptions: how often one of them lost its blocks to an older request.
+        steps: steps that have been read.
+        step_seconds: time between the launch of the first and the reading of the last of them, idle time left out.
+    """
+
+    requests_waiting: int = 0
+    requests_running: int = 0
+    requests_finished: int = 0
+    requests_aborted: int = 0
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    output_tokens: int = 0
+    preemptions: int = 0
+    steps: int = 0
+    step_seconds: float = 0.0
+
+    @property
+    def cache_hit_rate(self) -> float:
+        """Share of the prompt tokens that came from the prefix cache; 0 before any ran."""
+        return self.cached_prompt_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+    @property
+    def mean_step_seconds(self) -> float:
+        """Seconds a step, as the caller sees it; 0 before any ran."""
+        return self.step_seconds / self.steps if self.steps else 0.0
