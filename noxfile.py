@@ -313,7 +313,7 @@ def check_wheel(session: nox.Session, package: str, path: Path) -> None:
         "its tags are wrong": tags != ("py3-none-linux_x86_64" if cuda else "py3-none-any"),
         "compiled code is missing, or there without need": bool(compiled) != cuda,
         "there is no licence file": f"{module}-{version}.dist-info/licenses/LICENSE" not in names,
-        "the licence is not MIT": metadata["License-Expression"] != "MIT",
+        "the licence is not MIT": not (metadata["License-Expression"] or "").startswith("MIT"),
         "there is no py.typed": f"{module}/py.typed" not in names,
         "it does not ask for Python >= 3.10": metadata["Requires-Python"] != ">=3.10",
         "it has no classifiers": not metadata.get_all("Classifier"),

@@ -56,7 +56,3 @@ class SamplingParams:
         for token_id in self.stop_token_ids:
             require_int("stop_token_ids", token_id, minimum=0)
         require_bool("ignore_eos", self.ignore_eos)
-
-    @property
-    def greedy(self) -> bool:
-        return self.temperature == 0.0

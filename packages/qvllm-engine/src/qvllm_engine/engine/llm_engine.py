@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,13 +12,12 @@ from qvllm_engine.distributed.worker import Runners, RunnerSettings
 from qvllm_engine.engine.batch import build_step
 from qvllm_engine.engine.block_pool import BlockPool
 from qvllm_engine.engine.cache_manager import CacheManager
+from qvllm_engine.engine.model_files import generation_stop_ids, read_model_config
 from qvllm_engine.engine.model_runner import SampledTokens
 from qvllm_engine.engine.scheduler import Row, Scheduler
 from qvllm_engine.engine.sequence import Sequence
-from qvllm_engine.errors import ArgumentError, CacheMemoryError, CheckpointError, EngineError
-from qvllm_engine.loading.json_file import read_json
+from qvllm_engine.errors import ArgumentError, CacheMemoryError, EngineError
 from qvllm_engine.loading.resolve import resolve_model
-from qvllm_engine.model_spec import ModelConfig, ModelSpec, find_model_spec
 from qvllm_engine.outputs import RequestMetrics, RequestOutput
 from qvllm_engine.sampling_params import SamplingParams
 from qvllm_engine.tokenizer import Tokenizer
@@ -31,6 +29,12 @@ class InFlight:
 
     rows: list[Row]
     tokens: SampledTokens
+
+    @property
+    def num_tokens(self) -> tuple[int, int]:
+        """Prompt tokens and output tokens that it computes."""
+        decode = sum(row.is_decode for row in self.rows)
+        return sum(row.count for row in self.rows) - decode, decode
 
 
 class LLMEngine:
@@ -63,7 +67,7 @@ class LLMEngine:
         self._seeds = np.random.default_rng(config.seed)
         self._in_flight: InFlight | None = None
         self._aborted: list[Sequence] = []  # their outputs are due
-        self.last_step_tokens = (0, 0)  # prompt and output tokens that the last planned step computes
+        self.last_step_tokens = (0, 0)  # prompt and output tokens of the step that was read last
 
     def check(self, prompt: str | list[int], params: SamplingParams) -> list[int]:
         """The ids of a prompt that can be run with ``params``.
@@ -158,8 +162,7 @@ class LLMEngine:
                     row.seq.first_scheduled_time = now
             step = build_step(rows, before.rows if before else [], self.config.block_size)
             self._in_flight = InFlight(rows, self.runners.launch(step))
-        decode = sum(row.count for row in rows if row.is_decode)
-        self.last_step_tokens = (sum(row.count for row in rows) - decode, decode)
+        self.last_step_tokens = before.num_tokens if before else (0, 0)
         finished = self._land(before) if before else []
         if not rows and before is None and self.scheduler.has_unfinished():
             raise EngineError("the scheduler found nothing to do although requests are unfinished; please report this")
@@ -173,7 +176,7 @@ class LLMEngine:
         tokens = step.tokens.read()
         now = time.monotonic()
         for row in step.rows:
-            if row.samples and row.seq.first_token_time is None:
+            if row.samples and row.seq.first_token_time is None and row.seq.finish_reason is None:
                 row.seq.first_token_time = now
         return self.scheduler.land(step.rows, tokens)
 
@@ -219,31 +222,6 @@ def describe(prompt: Any) -> str:
         kinds = sorted({type(item).__name__ for item in prompt})
         return f"a {type(prompt).__name__} of {' and '.join(kinds) or 'nothing'}"
     return type(prompt).__name__
-
-
-def read_model_config(folder: Path) -> tuple[ModelSpec, ModelConfig]:
-    """The architecture that config.json names, and its typed config.
-
-    Raises:
-        CheckpointError: config.json is missing or names no architecture.
-        ModelNotFoundError: no installed package knows the architecture.
-    """
-    data = read_json(folder / "config.json")
-    architectures = data.get("architectures")
-    if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
-        raise CheckpointError(f"{folder / 'config.json'}: 'architectures' must be a list with a name, got {architectures!r}")
-    spec = find_model_spec(architectures[0])
-    return spec, spec.parse_config(data)
-
-
-def generation_stop_ids(folder: Path) -> tuple[int, ...]:
-    """The eos ids of generation_config.json, where there is one."""
-    path = folder / "generation_config.json"
-    value = read_json(path).get("eos_token_id") if path.exists() else None
-    ids = [] if value is None else value if isinstance(value, list) else [value]
-    if any(not isinstance(i, int) or isinstance(i, bool) for i in ids):
-        raise CheckpointError(f"{path}: eos_token_id must be an id or a list of ids, got {value!r}")
-    return tuple(ids)
 
 
 def fit_model_len(config: EngineConfig, limit: int, num_blocks: int) -> int:

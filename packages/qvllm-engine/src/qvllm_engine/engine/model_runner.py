@@ -1,6 +1,7 @@
 """One rank's share of the work: the model, its caches, and the launch of planned steps."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ class ModelRunner:
         return sum(spec.bytes_per_token(self.config.torch_dtype) for spec in specs) * self.config.block_size
 
     def max_blocks(self) -> int:
-        """How many blocks this rank can hold beside the reserved one, measured after a run of the largest step.
+        """How many blocks this rank can hold beside the reserved one: as asked for, or what a run of the largest step leaves.
 
         Raises:
             CacheMemoryError: not even one.
@@ -113,9 +114,10 @@ class ModelRunner:
     @torch.inference_mode()
     def launch(self, step: StepInput) -> SampledTokens:
         """Start a step; the host does not wait for it on a GPU. Steps run in the order in which they are launched."""
-        batch = Batch.from_step(step, self._last_tokens, self.device)
-        self._last_tokens = self._run(batch, step, self.caches)
-        return self._to_host(self._last_tokens)
+        with on_device(self.device):
+            batch = Batch.from_step(step, self._last_tokens, self.device)
+            self._last_tokens = self._run(batch, step, self.caches)
+            return self._to_host(self._last_tokens)
 
     def synchronize(self) -> None:
         """Wait for every launched step."""
@@ -166,33 +168,40 @@ class ModelRunner:
     def _warm_up(self) -> None:
         """Run the largest step there can be, on the reserved block alone, so that its memory is seen."""
         step = largest_step(self.config, self.max_model_len)
-        self._run(Batch.from_step(step, self._last_tokens, self.device), step, self._new_caches(1))
+        with on_device(self.device):
+            self._run(Batch.from_step(step, self._last_tokens, self.device), step, self._new_caches(1))
         self.synchronize()
 
 
+def on_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Kernels launch on the current device, which is the caller's own to choose."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
 def largest_step(config: EngineConfig, max_model_len: int) -> StepInput:
-    """A step of ``max_num_batched_tokens`` prompt tokens in the longest chunks, each sampling; it stores nothing."""
+    """The step that takes most memory: the ends of prompts of ``max_model_len``, as many tokens as fit; it stores nothing."""
     counts: list[int] = []
     left = config.max_num_batched_tokens
     while left and len(counts) < config.max_num_seqs:
         counts.append(min(left, max_model_len))
         left -= counts[-1]
-    rows, tokens = len(counts), sum(counts)
+    tokens = sum(counts)
+    # As many logits as a step can need: the rows of a full decode batch.
+    rows = min(config.max_num_seqs, tokens)
     return StepInput(
         token_ids=np.zeros(tokens, dtype=np.int32),
         previous=np.zeros(0, dtype=np.int32),
-        positions=np.concatenate([np.arange(count, dtype=np.int32) for count in counts]),
+        positions=np.concatenate([np.arange(max_model_len - n, max_model_len, dtype=np.int32) for n in counts]),
         slot_mapping=np.full(tokens, -1, dtype=np.int64),
-        block_tables=np.zeros((rows, -(-max(counts) // config.block_size)), dtype=np.int32),
+        block_tables=np.zeros((len(counts), -(-max_model_len // config.block_size)), dtype=np.int32),
         cu_seqlens_q=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
-        kv_lens=np.array(counts, dtype=np.int32),
+        kv_lens=np.full(len(counts), max_model_len, dtype=np.int32),
         max_seqlen_q=max(counts),
-        # As many logits as a step can need: the rows of a full decode batch.
-        sample_tokens=np.arange(min(config.max_num_seqs, tokens), dtype=np.int64),
-        temperature=np.ones(min(config.max_num_seqs, tokens), dtype=np.float32),
-        top_k=np.full(min(config.max_num_seqs, tokens), 50, dtype=np.int32),
-        top_p=np.full(min(config.max_num_seqs, tokens), 0.9, dtype=np.float32),
-        min_p=np.full(min(config.max_num_seqs, tokens), 0.1, dtype=np.float32),
-        seeds=np.zeros(min(config.max_num_seqs, tokens), dtype=np.int64),
-        steps=np.zeros(min(config.max_num_seqs, tokens), dtype=np.int32),
+        sample_tokens=np.arange(rows, dtype=np.int64),
+        temperature=np.ones(rows, dtype=np.float32),
+        top_k=np.full(rows, 50, dtype=np.int32),
+        top_p=np.full(rows, 0.9, dtype=np.float32),
+        min_p=np.full(rows, 0.1, dtype=np.float32),
+        seeds=np.zeros(rows, dtype=np.int64),
+        steps=np.zeros(rows, dtype=np.int32),
     )

@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from qvllm_engine.engine.batch import StepInput, to_device
@@ -36,4 +35,4 @@ def sample_step(ops: SimpleNamespace, logits: Tensor, step: StepInput) -> Tensor
         to_device(step.seeds, logits.device),
         to_device(step.steps, logits.device),
     )
-    return tokens.to(torch.int32)
+    return tokens
