@@ -1,7 +1,7 @@
 """Fixtures of the end-to-end tests: real engines on one backend, and what they compute step by step.
 
-``QVLLM_TEST_BACKEND`` names the backend (default torch). To the backends in ``QVLLM_PARTIAL_BACKENDS``, which lack operators that
-Qwen3 needs or can't run on a CPU, only the tests of ``test_partial_backend.py`` apply on the CPU; the others are deselected.
+``QVLLM_TEST_BACKEND`` names the backend (default torch). Where one of ``QVLLM_PARTIAL_BACKENDS`` lacks operators that Qwen3
+needs, or can't run, only the tests of ``test_partial_backend.py`` apply; the others are deselected.
 """
 
 import os
