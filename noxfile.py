@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from email.parser import HeaderParser
@@ -47,6 +48,10 @@ BACKENDS: dict[str, tuple[str, ...]] = {
 }
 # Backends that do not have every required operator yet.
 PARTIAL_BACKENDS = ("triton", "cuda")
+# The dtypes that each backend's operators take.
+DTYPES = {"torch": ("float32", "bfloat16"), "triton": ("float32", "bfloat16"), "cuda": ("bfloat16",)}
+# Packages with tests of their own that need a GPU; the end-to-end tests come beside them.
+GPU_TESTED = ("qvllm-kernels", "qvllm-triton", "qvllm-engine")
 
 ROOT = Path(__file__).parent
 WHEELS = ROOT / ".nox" / "wheels"
@@ -94,6 +99,8 @@ def build(session: nox.Session) -> None:
         path = wheel(session, package)
         check_wheel(session, package, path)
         shutil.copy(path, DIST)
+    for path in DIST.glob("*.tar.gz"):
+        check_sdist(session, path)
     session.run("twine", "check", "--strict", *map(str, sorted(DIST.iterdir())))
 
 
@@ -119,9 +126,11 @@ def backend(session: nox.Session, name: str) -> None:
 
 @nox.session
 def combined(session: nox.Session) -> None:
-    """All five packages side by side: end to end with every backend."""
+    """All five packages side by side: conformance, and end to end with every backend."""
     install_wheels(session, PACKAGES, *TEST_TOOLS)
     session.run("uv", "pip", "check")
+    for name in BACKENDS:
+        conformance(session, name)
     # What depends on the neighbours shows in one checkpoint; backend(torch) has the others.
     run_end_to_end(session, *BACKENDS, select=("-k", "not test_matrix or tiny"))
 
@@ -143,8 +152,8 @@ def demo(session: nox.Session) -> None:
         run_snippets(session, ROOT / "packages" / package / "README.md")
     printed = run_snippets(session, ROOT / "README.md")
     shown = re.search(r"<!-- output -->\s*```text\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    if shown and shown[1].strip() != printed.strip():
-        session.error(f"README.md shows another output than the example printed:\n{shown[1]}")
+    if not shown or shown[1].strip() != printed.strip():
+        session.error("README.md does not show, after <!-- output -->, what its example printed")
 
 
 @nox.session(venv_backend="none", default=False)
@@ -164,14 +173,15 @@ def dev(session: nox.Session) -> None:
 @nox.session(default=False)
 def gpu(session: nox.Session) -> None:
     """On a machine with a GPU: every test marked gpu, and the conformance suite of every backend."""
-    install_wheels(session, PACKAGES, *TEST_TOOLS)
+    extras = [requirement for package in PACKAGES for requirement in test_requirements(package)]
+    fixtures = [folder for package in PACKAGES for folder in fixtures_of(package)]
+    install_wheels(session, PACKAGES, *TEST_TOOLS, *extras, *editable(fixtures))
     if not has_gpu(session):
         session.error("torch sees no CUDA GPU here; this session needs one.")
     for name in BACKENDS:
         conformance(session, name, device="cuda")
-    for package in PACKAGES:
-        if any("mark.gpu" in path.read_text() for path in tests_of(package).rglob("*.py") if END_TO_END not in path.parents):
-            run_tests(session, package, "-m", "gpu", f"--ignore={END_TO_END}", *session.posargs, env={"QVLLM_REQUIRE_GPU": "1"})
+    for package in GPU_TESTED:
+        run_tests(session, package, "-m", "gpu", *session.posargs, env={"QVLLM_REQUIRE_GPU": "1"})
     run_end_to_end(session, *BACKENDS, select=("-m", "gpu"))
 
 
@@ -266,9 +276,9 @@ def wheel_key(package: str) -> str:
 def wheel_sources(folder: Path) -> Iterator[Path]:
     """Files of a package folder that a wheel depends on."""
     for path in folder.rglob("*"):
-        first = path.relative_to(folder).parts[0]
-        built = "__pycache__" in path.parts or path.suffix == ".so"
-        if path.is_file() and not built and not first.startswith(".") and first not in ("tests", "benchmarks", "build", "dist"):
+        parts = path.relative_to(folder).parts
+        built = path.suffix == ".so" or any(part == "__pycache__" or part.startswith(".") for part in parts)
+        if path.is_file() and not built and parts[0] not in ("tests", "benchmarks", "build", "dist"):
             yield path
 
 
@@ -313,7 +323,7 @@ def check_wheel(session: nox.Session, package: str, path: Path) -> None:
         "its tags are wrong": tags != ("py3-none-linux_x86_64" if cuda else "py3-none-any"),
         "compiled code is missing, or there without need": bool(compiled) != cuda,
         "there is no licence file": f"{module}-{version}.dist-info/licenses/LICENSE" not in names,
-        "the licence is not MIT": metadata["License-Expression"] != "MIT",
+        "the licence is not MIT": not (metadata["License-Expression"] or "").startswith("MIT"),
         "there is no py.typed": f"{module}/py.typed" not in names,
         "it does not ask for Python >= 3.10": metadata["Requires-Python"] != ">=3.10",
         "it has no classifiers": not metadata.get_all("Classifier"),
@@ -321,6 +331,16 @@ def check_wheel(session: nox.Session, package: str, path: Path) -> None:
     }
     refuse(session, f"{path.name}:", *(text for text, is_wrong in wrong.items() if is_wrong))
     session.log(f"{path.name}: {len(names)} files, {path.stat().st_size / 1e6:.2f} MB")
+
+
+def check_sdist(session: nox.Session, path: Path) -> None:
+    """An sdist holds sources alone."""
+    with tarfile.open(path) as archive:
+        names = archive.getnames()
+    bad = [
+        name for name in names if name.endswith((".so", ".pyc")) or re.search(r"/(\.(?!gitignore$)|__pycache__|build/)", name)
+    ]
+    refuse(session, f"{path.name} holds what is no source:", *bad)
 
 
 # Running
@@ -349,7 +369,9 @@ def run_tests(session: nox.Session, package: str, *arguments: str, env: dict[str
 def run_end_to_end(session: nox.Session, *backends: str, select: tuple[str, ...] = ()) -> None:
     """The models' end-to-end tests with each of ``backends``; a backend that is missing fails them."""
     for name in backends:
-        env = {"QVLLM_TEST_BACKEND": name, "QVLLM_REQUIRE_BACKENDS": ",".join(backends), **interpreter(session, name)}
+        env = {"QVLLM_TEST_BACKEND": name, "QVLLM_REQUIRE_BACKENDS": ",".join(backends)}
+        env |= {"QVLLM_PARTIAL_BACKENDS": ",".join(PARTIAL_BACKENDS)}
+        env |= {} if has_gpu(session) else interpreter(name)
         env |= {"QVLLM_REQUIRE_GPU": "1"} if "gpu" in select else {}
         run_tests(session, "qvllm-models", str(END_TO_END), *select, *session.posargs, env=env)
 
@@ -369,13 +391,15 @@ def conformance(session: nox.Session, name: str, device: str | None = None) -> N
         return
     device = device or ("cuda" if name == "cuda" else "cpu")
     with session.chdir(session.create_tmp()):
-        env = interpreter(session, name) if device == "cpu" else {}
-        session.run(*suite, "--device", device, env={**TEST_ENVIRONMENT, **env})
+        env = {**TEST_ENVIRONMENT, **(interpreter(name) if device == "cpu" else {})}
+        # Triton's interpreter computes wrong bfloat16.
+        for dtype in DTYPES[name] if device == "cuda" or name != "triton" else ("float32",):
+            session.run(*suite, "--device", device, "--dtype", dtype, env=env)
 
 
-def interpreter(session: nox.Session, name: str) -> dict[str, str]:
-    """Triton runs in its interpreter where there is no GPU."""
-    return {"TRITON_INTERPRET": "1"} if name == "triton" and not has_gpu(session) else {}
+def interpreter(name: str) -> dict[str, str]:
+    """What Triton needs to run on a CPU."""
+    return {"TRITON_INTERPRET": "1"} if name == "triton" else {}
 
 
 def has_gpu(session: nox.Session) -> bool:
@@ -419,8 +443,11 @@ def editable(folders: Iterable[Path]) -> list[str]:
 
 
 def git(*arguments: str) -> list[str]:
-    """The lines that a git command prints."""
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+    """The lines that a git command prints. ``git grep`` ends with 1 when it finds nothing; anything else is an error."""
+    result = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    if result.returncode > (1 if arguments[0] == "grep" else 0):
+        raise RuntimeError(f"git {' '.join(arguments)} failed: {result.stderr}")
+    return result.stdout.splitlines()
 
 
 def refuse(session: nox.Session, what: str, *found: str) -> None:

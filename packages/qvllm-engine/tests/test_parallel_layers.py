@@ -48,7 +48,7 @@ def test_merged_columns(size: int) -> None:
     gate, up, x = torch.randn(12, 6), torch.randn(8, 6), torch.randn(5, 6)
     outputs = []
     for context in contexts(size):
-        layer = MergedColumnParallelLinear(context, 6, {"gate": 12, "up": 8})
+        layer = MergedColumnParallelLinear(context, 6, {"gate": 12, "up": 8}, "gate_up")
         fill(layer.weight, {"gate": gate, "up": up})
         assert layer.weight.kind == "gate_up"
         outputs.append(layer(x).split([12 // size, 8 // size], dim=1))
@@ -99,9 +99,9 @@ def test_embedding_and_head(size: int) -> None:
         embedding = VocabParallelEmbedding(context, 12, 6)
         head = ParallelLMHead(context, 12, 6)
         tied = ParallelLMHead(context, 12, 6, embedding)
-        for layer in (embedding, head):
+        for layer, kind in ((embedding, "embedding"), (head, "lm_head")):
             fill(layer.weight, {"": table})
-            assert layer.weight.kind == "embedding"
+            assert layer.weight.kind == kind
         rows += embedding(ids)
         logits.append(head(hidden))
         assert tied.weight is embedding.weight
@@ -122,7 +122,7 @@ def test_sizes_that_do_not_divide_are_refused_with_the_numbers() -> None:
     for build, number in (
         (lambda: VocabParallelEmbedding(context, 10, 4), "10"),
         (lambda: RowParallelLinear(context, 6, 4), "6"),
-        (lambda: MergedColumnParallelLinear(context, 4, {"gate": 8, "up": 9}), "up (9)"),
+        (lambda: MergedColumnParallelLinear(context, 4, {"gate": 8, "up": 9}, "gate_up"), "up (9)"),
         (lambda: QKVParallelLinear(context, 4, 6, 2, 4), "6"),
         (lambda: QKVParallelLinear(context, 4, 12, 3, 4), "3"),
         (lambda: QKVParallelLinear(context, 4, 12, 6, 4), "6"),

@@ -65,8 +65,3 @@ def test_it_cannot_change_after_its_check() -> None:
 def test_a_changed_copy_is_checked_again() -> None:
     with pytest.raises(ArgumentError, match="top_p"):
         dataclasses.replace(SamplingParams(), top_p=0.0)
-
-
-def test_greedy() -> None:
-    assert SamplingParams(temperature=0).greedy
-    assert not SamplingParams().greedy

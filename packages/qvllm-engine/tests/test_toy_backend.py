@@ -29,7 +29,7 @@ def test_a_seeded_request_draws_the_same_on_any_backend(make_llm: Callable[..., 
 def test_every_weight_is_prepared_once_with_its_kind(make_llm: Callable[..., LLM]) -> None:
     backend.prepared.clear()
     llm = make_llm(backend="toy")
-    assert backend.prepared == [("embedding", (96, 1)), ("embedding", (96, 8))]
+    assert backend.prepared == [("embedding", (96, 1)), ("lm_head", (96, 8))]
     llm.generate(PROMPTS, SamplingParams(temperature=0, max_tokens=3), use_tqdm=False)
     assert len(backend.prepared) == 2
     assert {weight.dtype for weight in llm.engine.runners.local.model.parameters()} == {torch.float64}

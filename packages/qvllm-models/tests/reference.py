@@ -36,10 +36,10 @@ class Reference:
         return self._logits[key]
 
     @torch.inference_mode()
-    def greedy(self, ids: Sequence[int], n: int, stop_ids: Sequence[int] = ()) -> list[int]:
+    def greedy(self, ids: Sequence[int], n: int) -> list[int]:
         """The ``n`` most likely next tokens, each given those before, by transformers' own loop with its own cache.
 
-        Ends early with the first of ``stop_ids``, which is included. No other id stops it.
+        No id stops it.
         """
         key = tuple(ids)
         made = self._greedy.get(key, [])
@@ -47,6 +47,4 @@ class Reference:
             prompt = torch.tensor([key])
             output = self.model.generate(input_ids=prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=n)
             made = self._greedy[key] = output[0, len(key) :].tolist()
-        made = made[:n]
-        stops = [i for i, token in enumerate(made) if token in stop_ids]
-        return made[: stops[0] + 1] if stops else made
+        return made[:n]

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import qvllm_models
-from qvllm_engine.loading.resolve import read_json, resolve_model
+from qvllm_engine.loading.json_file import read_json
+from qvllm_engine.loading.resolve import resolve_model
 from qvllm_models import configs
 from qvllm_models.qwen3.config import Qwen3Config
 

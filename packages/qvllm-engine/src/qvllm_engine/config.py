@@ -87,6 +87,14 @@ class EngineConfig:
             raise ArgumentError(f"device must be 'auto', 'cpu', 'cuda' or 'cuda:N', got {self.device!r}")
         if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
             raise ArgumentError(f"device {self.device!r}: this process sees {torch.cuda.device_count()} CUDA devices")
+        ranks = self.tensor_parallel_size
+        if device.type == "cuda" and ranks > 1:
+            if device.index is not None:
+                raise ArgumentError(
+                    f"device {self.device!r} names one GPU, tensor_parallel_size {ranks} takes GPUs 0 to {ranks - 1}"
+                )
+            if ranks > torch.cuda.device_count():
+                raise ArgumentError(f"tensor_parallel_size {ranks}: this process sees {torch.cuda.device_count()} CUDA devices")
         if device.type == "cpu" and self.gpu_memory_utilization is not None:
             raise ArgumentError(
                 "gpu_memory_utilization sizes the cache on a GPU; on a CPU pass kv_cache_memory or num_kv_blocks"

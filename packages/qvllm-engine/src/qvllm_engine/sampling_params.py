@@ -143,10 +143,6 @@ class SamplingParams:
         _require_ids("stop_token_ids", self.stop_token_ids)
 
     @property
-    def greedy(self) -> bool:
-        return self.temperature == 0.0
-
-    @property
     def stop_strings(self) -> tuple[str, ...]:
         """``stop`` as a tuple."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)

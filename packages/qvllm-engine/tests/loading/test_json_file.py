@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from qvllm_engine.errors import CheckpointError
-from qvllm_engine.loading.resolve import read_json
+from qvllm_engine.loading.json_file import read_json
 
 
 def test_an_object_is_read(tmp_path: Path) -> None:

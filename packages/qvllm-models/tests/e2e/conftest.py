@@ -1,7 +1,7 @@
 """Fixtures of the end-to-end tests: real engines on one backend, and what they compute step by step.
 
-``QVLLM_TEST_BACKEND`` names the backend (default torch). While a backend lacks operators that Qwen3 needs, only the tests of
-``test_partial_backend.py`` apply to it, and the others are deselected.
+``QVLLM_TEST_BACKEND`` names the backend (default torch). Where one of ``QVLLM_PARTIAL_BACKENDS`` lacks operators that Qwen3
+needs, or can't run, only the tests of ``test_partial_backend.py`` apply; the others are deselected.
 """
 
 import os
@@ -42,6 +42,9 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = str(config.rootpath / "tests" / "e2e")
     partial = {device: why_partial(device) for device in ("cpu", "cuda") if device == "cpu" or torch.cuda.is_available()}
+    known = os.environ.get("QVLLM_PARTIAL_BACKENDS", "triton,cuda").split(",")
+    if BACKEND not in known and (reasons := [reason for reason in partial.values() if reason]):
+        pytest.exit(f"backend {BACKEND!r} must run everything, but: {'; '.join(reasons)}", returncode=1)
 
     def applies(item: pytest.Item) -> bool:
         if not str(item.path).startswith(here):

@@ -1,7 +1,7 @@
 """Qwen3 equals transformers in float32 over every path a token can take through the engine.
 
 {whole prompts, chunks of 1, 3, 64 tokens} x {alone, 9 ragged prompts} x {cold, warm prefix, second run} x {big pool, a pool so
-small that it preempts}, in four checkpoints: 64 greedy ids equal, logits to 1e-5.
+small that it preempts}, in five checkpoints: 64 greedy ids equal, logits to 1e-5.
 """
 
 from collections.abc import Callable

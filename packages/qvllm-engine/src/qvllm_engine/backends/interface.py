@@ -29,7 +29,12 @@ OPS_API = 1
 
 
 class BackendModule(Protocol):
-    """What a backend module must define beside its operators."""
+    """What a backend module must define beside its operators.
+
+    It may also define ``prepare_weight(kind, tensor) -> tensor``, called once per weight after loading, to repack it for its
+    own operators: the result is what they are given as that weight, and may have any shape. Kinds: "linear", "qkv", "gate_up",
+    "embedding" (an output head tied to it too), "lm_head" and "norm".
+    """
 
     OPS_API: int
 
@@ -165,7 +170,7 @@ class RequiredOps(Protocol):
 
         Args:
             q: ``[seqs, q_heads, head_dim]``.
-            workspace: scratch memory owned by the engine, for backends that split the keys.
+            workspace: scratch memory owned by the engine, for backends that split the keys. None so far.
 
         Returns:
             ``[seqs, q_heads, head_dim]``; zeros where kv_len is 0 (a padding row).

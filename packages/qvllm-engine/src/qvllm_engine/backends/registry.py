@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import torch
 
 from qvllm_engine.backends.composites import COMPOSITES
-from qvllm_engine.backends.interface import OPS_API, FusedOps, RequiredOps
+from qvllm_engine.backends.interface import OPS_API, BackendModule, FusedOps, RequiredOps
 from qvllm_engine.errors import BackendError
 
 GROUP = "qvllm.backends"
@@ -34,7 +34,7 @@ class Backend:
     """One backend, bound: ``ops.NAME`` is its own operator, or a composite of its own operators."""
 
     name: str
-    module: ModuleType
+    module: BackendModule
     ops: SimpleNamespace = field(repr=False)
 
     def missing(self, names: Iterable[str]) -> list[str]:
@@ -74,7 +74,7 @@ def load_backend(name: str, device: torch.device) -> Backend:
     return Backend(name, module, bind(module))
 
 
-def bind(module: ModuleType) -> SimpleNamespace:
+def bind(module: BackendModule) -> SimpleNamespace:
     """The module's operators, and composites of them for the fused operators it lacks."""
     ops = SimpleNamespace()
     for name in REQUIRED_OPS + FUSED_OPS:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.multiprocessing as mp
@@ -15,10 +15,9 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from qvllm_engine.config import EngineConfig
 from qvllm_engine.distributed.groups import TIMEOUT, Group
 from qvllm_engine.engine.batch import StepInput
+from qvllm_engine.engine.model_files import read_model_config
 from qvllm_engine.engine.model_runner import ModelRunner, SampledTokens
 from qvllm_engine.errors import EngineError, QvllmError
-from qvllm_engine.loading.json_file import read_json
-from qvllm_engine.model_spec import find_model_spec
 
 JOIN_SECONDS = 30.0
 
@@ -33,13 +32,11 @@ class RunnerSettings:
     max_model_len: int
 
     def build(self, group: Group) -> ModelRunner:
-        data = read_json(self.folder / "config.json")
-        spec = find_model_spec(data["architectures"][0])
+        spec, model_config = read_model_config(self.folder)
         device = self.device
         if device.type == "cuda" and group.size > 1:
             device = torch.device("cuda", group.rank)
-            torch.cuda.set_device(device)
-        return ModelRunner(self.config, self.folder, spec, spec.parse_config(data), group, device, self.max_model_len)
+        return ModelRunner(self.config, self.folder, spec, model_config, group, device, self.max_model_len)
 
 
 class Runners:
@@ -57,9 +54,9 @@ class Runners:
             self.local = settings.build(self._start_workers(settings, size))
             self._receive()
         except BaseException as error:
-            explained = self._explain(error)
+            explained = None if isinstance(error, QvllmError) else self._explain(error)
             self._stop_workers(kill=True)
-            if isinstance(error, QvllmError):
+            if explained is None:
                 raise
             raise explained from error
 
@@ -85,7 +82,10 @@ class Runners:
             self._send("launch", step)
             return self.local.launch(step)
         except Exception as error:
-            raise self._explain(error) from error
+            explained = self._explain(error)
+            if explained is None:
+                raise
+            raise explained from error
 
     def reset(self) -> None:
         """Forget a failed step, wherever the ranks are in it, and meet again. A rank that is gone fails the next step."""
@@ -132,10 +132,7 @@ class Runners:
 
     def _send(self, command: str, *args: Any) -> None:
         for _, connection in self._workers:
-            try:
-                connection.send((command, *args))
-            except OSError as error:
-                raise self._explain(error) from error
+            connection.send((command, *args))
 
     def _receive(self) -> list[Any]:
         """One answer of each worker.
@@ -158,8 +155,8 @@ class Runners:
             answers.append(answer)
         return answers
 
-    def _explain(self, error: BaseException) -> BaseException:
-        """``error`` with the failure of another rank where there is one, which may be its cause."""
+    def _explain(self, error: BaseException) -> EngineError | None:
+        """``error`` with the failure of another rank, which may be its cause; None where no other rank failed."""
         for process, connection in self._workers:
             try:
                 failure = connection.recv() if connection.poll(1.0) else None
@@ -167,7 +164,7 @@ class Runners:
                 return EngineError(f"{process.name} ended (exit code {process.exitcode}); {type(error).__name__}: {error}")
             if isinstance(failure, WorkerFailure):
                 return EngineError(f"{type(error).__name__}: {error}\n{process.name} failed:\n{failure.text}")
-        return error
+        return None
 
     def _stop_workers(self, kill: bool = False) -> None:
         for process, connection in self._workers:
@@ -192,7 +189,7 @@ class WorkerFailure:
     def of(cls, error: BaseException) -> "WorkerFailure":
         return cls("".join(traceback.format_exception(error)), error if isinstance(error, QvllmError) else None)
 
-    def raise_again(self, name: str) -> None:
+    def raise_again(self, name: str) -> NoReturn:
         if self.error is not None:
             raise self.error
         raise EngineError(f"{name} failed:\n{self.text}")

@@ -33,6 +33,12 @@ class InFlight:
     tokens: SampledTokens
     launched: float
 
+    @property
+    def num_tokens(self) -> tuple[int, int]:
+        """Prompt tokens and output tokens that it computes."""
+        decode = sum(row.is_decode for row in self.rows)
+        return sum(row.count for row in self.rows) - decode, decode
+
 
 class LLMEngine:
     """Schedules requests over one model. ``LLM`` is its friendlier face; its methods are documented there."""
@@ -68,7 +74,7 @@ class LLMEngine:
         self._seeds = np.random.default_rng(config.seed)
         self._in_flight: InFlight | None = None
         self._aborted: list[Sequence] = []  # their outputs are due
-        self.last_step_tokens = (0, 0)  # prompt and output tokens that the last planned step computes
+        self.last_step_tokens = (0, 0)  # prompt and output tokens of the step that was read last
 
     def check(self, prompt: str | list[int], params: SamplingParams) -> list[int]:
         """The ids of a prompt that can be run with ``params``; else an ArgumentError."""
@@ -157,8 +163,7 @@ class LLMEngine:
                     row.seq.first_scheduled_time = now
             step = build_step(rows, before.rows if before else [], self.config.block_size)
             self._in_flight = InFlight(rows, self.runners.launch(step), now)
-        decode = sum(row.count for row in rows if row.is_decode)
-        self.last_step_tokens = (sum(row.count for row in rows) - decode, decode)
+        self.last_step_tokens = before.num_tokens if before else (0, 0)
         finished = self._land(before) if before else []
         if not rows and before is None and self.scheduler.has_unfinished():
             raise EngineError("the scheduler found nothing to do although requests are unfinished; please report this")
@@ -172,7 +177,7 @@ class LLMEngine:
         tokens = step.tokens.read()
         now = time.monotonic()
         for row in step.rows:
-            if row.samples and row.seq.first_token_time is None:
+            if row.samples and row.seq.first_token_time is None and row.seq.finish_reason is None:
                 row.seq.first_token_time = now
         record_logprobs(step.rows, step.tokens, tokens)
         finished = self.scheduler.land(step.rows, tokens)

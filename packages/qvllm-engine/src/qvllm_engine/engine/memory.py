@@ -16,11 +16,11 @@ CPU_SHARE = 0.25
 def cache_budget(config: EngineConfig, device: torch.device, warm_up: Callable[[], None]) -> int:
     """Bytes for the caches of one rank.
 
-    On a GPU ``gpu_memory_utilization`` is this process's share of the whole memory: the weights and the peak of ``warm_up``
-    come off it, and what is left is capped by what is free.
+    On a GPU ``gpu_memory_utilization`` is this process's share of the whole memory; the weights and the peak of ``warm_up``
+    come off it.
 
     Raises:
-        CacheMemoryError: other processes hold the memory that was asked for, or the model leaves none of it.
+        CacheMemoryError: the model leaves nothing of the share, or less than that is free because other processes hold it.
     """
     if device.type == "cpu":
         available = available_host_memory()

@@ -1,6 +1,7 @@
 """One rank's share of the work: the model, its caches, and the launch of planned steps."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,7 @@ class ModelRunner:
         return sum(spec.bytes_per_token(self.config.torch_dtype) for spec in specs) * self.config.block_size
 
     def max_blocks(self) -> int:
-        """How many blocks this rank can hold beside the reserved one, measured after a run of the largest step.
+        """How many blocks this rank can hold beside the reserved one: as asked for, or what a run of the largest step leaves.
 
         Raises:
             CacheMemoryError: not even one.
@@ -128,10 +129,11 @@ class ModelRunner:
     @torch.inference_mode()
     def launch(self, step: StepInput) -> SampledTokens:
         """Start a step; the host does not wait for it on a GPU. Steps run in the order in which they are launched."""
-        batch = Batch.from_step(step, self._last_tokens, self.device)
-        sampled = self._run(batch, step, self.caches)
-        self._last_tokens = sampled.tokens
-        return self._to_host(sampled)
+        with on_device(self.device):
+            batch = Batch.from_step(step, self._last_tokens, self.device)
+            sampled = self._run(batch, step, self.caches)
+            self._last_tokens = sampled.tokens
+            return self._to_host(sampled)
 
     def synchronize(self) -> None:
         """Wait for every launched step."""
@@ -195,12 +197,18 @@ class ModelRunner:
     def _warm_up(self) -> None:
         """Run the largest step there can be, on the reserved block alone, so that its memory is seen."""
         step = largest_step(self.config, self.max_model_len)
-        self._run(Batch.from_step(step, self._last_tokens, self.device), step, self._new_caches(1))
+        with on_device(self.device):
+            self._run(Batch.from_step(step, self._last_tokens, self.device), step, self._new_caches(1))
         self.synchronize()
 
 
+def on_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Kernels launch on the current device, which is the caller's own to choose."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
 def largest_step(config: EngineConfig, max_model_len: int) -> StepInput:
-    """A step of ``max_num_batched_tokens`` prompt tokens in the longest chunks, each sampling; it stores nothing."""
+    """The step that takes most memory: the ends of prompts of ``max_model_len``, as many tokens as fit; it stores nothing."""
     counts: list[int] = []
     left = config.max_num_batched_tokens
     while left and len(counts) < config.max_num_seqs:
@@ -212,11 +220,11 @@ def largest_step(config: EngineConfig, max_model_len: int) -> StepInput:
     return StepInput(
         token_ids=np.zeros(tokens, dtype=np.int32),
         previous=np.zeros(0, dtype=np.int32),
-        positions=np.concatenate([np.arange(count, dtype=np.int32) for count in counts]),
+        positions=np.concatenate([np.arange(max_model_len - n, max_model_len, dtype=np.int32) for n in counts]),
         slot_mapping=np.full(tokens, -1, dtype=np.int64),
-        block_tables=np.zeros((len(counts), -(-max(counts) // config.block_size)), dtype=np.int32),
+        block_tables=np.zeros((len(counts), -(-max_model_len // config.block_size)), dtype=np.int32),
         cu_seqlens_q=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
-        kv_lens=np.array(counts, dtype=np.int32),
+        kv_lens=np.full(len(counts), max_model_len, dtype=np.int32),
         max_seqlen_q=max(counts),
         sample_tokens=np.arange(rows, dtype=np.int64),
         prompt_tokens=np.zeros(0, dtype=np.int64),

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from qvllm_engine.engine.batch import to_device
@@ -80,4 +79,4 @@ def draw(ops: SimpleNamespace, logits: Tensor, sampling: SamplingInput) -> Tenso
         to_device(sampling.seeds, logits.device),
         to_device(sampling.steps, logits.device),
     )
-    return tokens.to(torch.int32)
+    return tokens

@@ -62,17 +62,17 @@ class Scheduler:
         rows: list[Row] = []
         held: set[Sequence] = set()
         for seq in list(self.running):
-            if seq.num_tokens - seq.num_computed != 1 or seq.num_tokens >= seq.max_len or budget == 0:
+            # One token remains of whatever decodes; at max_len it ends when the step in flight is read.
+            if seq.num_remaining != 1 or seq.num_tokens >= seq.max_len or budget == 0:
                 continue
-            if seq in held or seq.status is not Status.RUNNING:
+            if seq in held or seq.status is not Status.RUNNING:  # it was chosen to make room for an older one
                 continue
             if self._make_room(seq, held):
                 rows.append(self._plan(seq, 1))
                 budget -= 1
         for seq in self.running:
-            remaining = seq.num_tokens - seq.num_computed
-            if remaining > 1 and budget > 0 and seq not in held:
-                rows.append(self._plan(seq, min(remaining, budget)))
+            if seq.num_remaining > 1 and budget > 0 and seq not in held:
+                rows.append(self._plan(seq, min(seq.num_remaining, budget)))
                 budget -= rows[-1].count
         rows.extend(self._admit(budget))
         return sorted(rows, key=lambda row: not row.is_decode)
@@ -127,7 +127,7 @@ class Scheduler:
             if seq.num_cached_tokens is None:
                 seq.num_cached_tokens = cached
             seq.slot = self._free_slots.pop()
-            rows.append(self._plan(seq, min(seq.num_tokens - cached, budget), admitted=True))
+            rows.append(self._plan(seq, min(seq.num_remaining, budget), admitted=True))
             budget -= rows[-1].count
         return rows
 

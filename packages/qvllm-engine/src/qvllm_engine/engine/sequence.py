@@ -38,8 +38,12 @@ class Sequence:
         block_table: cache blocks in order. Written by the cache manager.
         block_hashes: chained hashes of its first full blocks. Written by the cache manager.
         num_committed_blocks: how many of its first blocks are indexed. Written by the cache manager.
-        num_cached_tokens: prompt tokens found in the prefix cache on first admission.
-        num_preemptions: how often it lost its blocks to an older request.
+        num_cached_tokens: prompt tokens found in the prefix cache on first admission. Written by the scheduler.
+        num_preemptions: how often it lost its blocks to an older request. Written by the scheduler.
+        finish_reason: why it ended, None until then. Written by the scheduler.
+        first_scheduled_time: seconds, monotonic. Written by the engine, like the next.
+        first_token_time: when its first token was read.
+        stop_reason: the stop token or string that ended it.
         text: its output's text as it grows, where stop strings or a stream need it.
         logprobs: of the accepted output tokens. Written by the engine.
         prompt_logprobs: of the prompt's tokens, as far as they are known. Written by the engine.
@@ -80,9 +84,9 @@ class Sequence:
         return len(self.token_ids) + self.tokens_in_flight
 
     @property
-    def num_output_tokens(self) -> int:
-        """Output tokens that exist once every step in flight is read: the index of the next one."""
-        return self.num_tokens - self.num_prompt_tokens
+    def num_remaining(self) -> int:
+        """Tokens that no planned step computes yet."""
+        return self.num_tokens - self.num_computed
 
     @property
     def output_token_ids(self) -> list[int]:

@@ -7,11 +7,11 @@ from qvllm_engine.layers.parameter import Shard, Weight, allocate
 from qvllm_engine.model_spec import ModelContext
 
 
-def _vocab_weight(context: ModelContext, vocab_size: int, dim: int) -> Weight:
+def _vocab_weight(context: ModelContext, vocab_size: int, dim: int, kind: str) -> Weight:
     local = split("the vocabulary", vocab_size, context)
     first = context.group.rank * local
     shard = Shard((vocab_size, dim), (slice(first, first + local), slice(0, dim)), slice(0, local))
-    return allocate(context, (local, dim), "embedding", {"": shard})
+    return allocate(context, (local, dim), kind, {"": shard})
 
 
 class VocabParallelEmbedding(nn.Module):
@@ -21,7 +21,7 @@ class VocabParallelEmbedding(nn.Module):
         super().__init__()
         self.ops = context.ops
         self.group = context.group
-        self.weight = _vocab_weight(context, vocab_size, dim)
+        self.weight = _vocab_weight(context, vocab_size, dim, "embedding")
         self.first_id = context.group.rank * self.weight.shape[0]
 
     def forward(self, token_ids: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ class ParallelLMHead(nn.Module):
         super().__init__()
         self.ops = context.ops
         self.group = context.group
-        self.weight = tied_to.weight if tied_to is not None else _vocab_weight(context, vocab_size, dim)
+        self.weight = tied_to.weight if tied_to is not None else _vocab_weight(context, vocab_size, dim, "lm_head")
 
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden ``[rows, dim]`` -> logits ``[rows, vocab_size]`` float32, whole on every rank."""

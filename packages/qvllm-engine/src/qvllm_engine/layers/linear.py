@@ -55,12 +55,12 @@ def _column_shards(parts: dict[str, tuple[int, int, int]], in_features: int) -> 
 class MergedColumnParallelLinear(ColumnParallelLinear):
     """Linear layers on one input, each split evenly: gate and up of an MLP."""
 
-    def __init__(self, context: ModelContext, in_features: int, sizes: dict[str, int]) -> None:
+    def __init__(self, context: ModelContext, in_features: int, sizes: dict[str, int], kind: str) -> None:
         parts = {}
         for name, size in sizes.items():
             local = split(f"the size of {name}", size, context)
             parts[name] = (size, local, context.group.rank * local)
-        super().__init__(context, in_features, parts, "_".join(sizes))
+        super().__init__(context, in_features, parts, kind)
 
 
 class QKVParallelLinear(ColumnParallelLinear):

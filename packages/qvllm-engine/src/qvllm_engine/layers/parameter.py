@@ -28,7 +28,7 @@ class Weight(nn.Parameter):
 
     Attributes:
         shards: part name -> shard; one part "" where a single tensor fills it.
-        kind: what ``prepare_weight`` of a backend is told: "linear", "qkv", "gate_up", "embedding" or "norm".
+        kind: what ``prepare_weight`` of a backend is told: "linear", "qkv", "gate_up", "embedding", "lm_head" or "norm".
     """
 
     shards: dict[str, Shard]

@@ -6,9 +6,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from qvllm_engine.errors import ArgumentError, ModelNotFoundError
-from qvllm_engine.loading.json_file import read_json
-
-__all__ = ["read_json", "resolve_model"]
 
 ENTRY_POINT_GROUPS = {"demo": "qvllm.demos", "config": "qvllm.configs"}
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

@@ -2,11 +2,11 @@
 
 import zlib
 from collections.abc import Iterator
-from types import ModuleType
 
 import torch
 from torch import Tensor, nn
 
+from qvllm_engine.backends.interface import BackendModule
 from qvllm_engine.errors import CheckpointError
 from qvllm_engine.layers.parameter import Shard, Weight
 from qvllm_engine.loading.checkpoint import Checkpoint
@@ -74,7 +74,7 @@ def _dummy_tensor(kind: str, shape: tuple[int, ...], generator: torch.Generator)
     return tensor * shape[-1] ** -0.5 if len(shape) > 1 else 0.1 * tensor
 
 
-def prepare_weights(model: nn.Module, backend: ModuleType) -> None:
+def prepare_weights(model: nn.Module, backend: BackendModule) -> None:
     """Let the backend repack each weight once, if it has a ``prepare_weight(kind, tensor) -> tensor``."""
     prepare = getattr(backend, "prepare_weight", None)
     if prepare is not None:

@@ -129,7 +129,7 @@ class Qwen3MLP(nn.Module):
         self.group = context.group
         sizes = {"gate": config.intermediate_size, "up": config.intermediate_size}
         self.norm = RMSNorm(context, config.hidden_size, config.rms_norm_eps)
-        self.gate_up = MergedColumnParallelLinear(context, config.hidden_size, sizes)
+        self.gate_up = MergedColumnParallelLinear(context, config.hidden_size, sizes, "gate_up")
         self.down = RowParallelLinear(context, config.intermediate_size, config.hidden_size)
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
