@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from qvllm_engine.engine.batch import to_device
