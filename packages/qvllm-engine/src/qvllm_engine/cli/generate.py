@@ -1,0 +1,94 @@
+"""``qvllm generate``: complete prompts, or answer them."""
+
+import sys
+from contextlib import closing
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qvllm_engine.cli import engine as engines
+from qvllm_engine.cli.flags import EngineFlags, Json, Model, SamplingFlags
+from qvllm_engine.cli.records import record
+from qvllm_engine.cli.requests import Request, read_requests
+from qvllm_engine.cli.terminal import write, write_json
+from qvllm_engine.errors import ArgumentError
+from qvllm_engine.llm import LLM
+from qvllm_engine.sampling_params import UNSUPPORTED, SamplingParams
+
+DEFAULT_MAX_TOKENS = 512
+
+
+def generate(
+    model: Model,
+    sampling: SamplingFlags,
+    engine: EngineFlags,
+    prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT", help="Prompts; without any, a pipe is one.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="Read one prompt a line; - is standard input.", show_default=False)
+    ] = None,
+    json_lines: Annotated[
+        bool,
+        typer.Option("--json-lines", help="Lines are objects: prompt or messages, and sampling settings."),
+    ] = False,
+    chat: Annotated[bool, typer.Option("--chat", help="Prompts are messages: use the chat template.")] = False,
+    system: Annotated[str | None, typer.Option("--system", help="With --chat: the system message.", show_default=False)] = None,
+    thinking: Annotated[
+        bool | None,
+        typer.Option("--thinking/--no-thinking", help="With --chat: the template's enable_thinking.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Complete prompts, or answer them with --chat.
+
+    A single prompt is streamed to a terminal. Texts go to standard output, each ended by a newline; use --json where they
+    must be told apart.
+    """
+    if not chat and (system is not None or thinking is not None):
+        raise typer.BadParameter("--system and --thinking need --chat, which uses the chat template")
+    requests = read_requests(prompts or [], file, json_lines)
+    if not chat and any(request.messages is not None for request in requests):
+        raise typer.BadParameter("messages need --chat, which uses the chat template")
+    given = {"max_tokens": DEFAULT_MAX_TOKENS, **sampling.given()}
+    for request in requests:  # before the model is loaded, which takes time
+        params_of(request, SamplingParams(**given))
+
+    with engines.make_llm(model, engine) as llm:
+        default = replace(llm.default_sampling_params, **given)
+        params = [params_of(request, default) for request in requests]
+        inputs: list[Any] = [request.conversation(system) if chat else request.prompt for request in requests]
+        template = {} if thinking is None else {"enable_thinking": thinking}
+        if len(requests) == 1 and sys.stdout.isatty() and not as_json:
+            stream(llm, inputs[0], params[0], template)
+            return
+        show_bar = len(requests) > 1 and sys.stderr.isatty()
+        if chat:
+            outputs = llm.chat(inputs, params, use_tqdm=show_bar, chat_template_kwargs=template)
+        else:
+            outputs = llm.generate(inputs, params, use_tqdm=show_bar)
+    for index, (given_input, output) in enumerate(zip(inputs, outputs, strict=True)):
+        if as_json:
+            write_json({"index": index, "messages" if chat else "prompt": given_input, **record(output)})
+        else:
+            write(output.text + "\n")
+
+
+def params_of(request: Request, default: SamplingParams) -> SamplingParams:
+    """The request's own settings over ``default``."""
+    known = {field.name for field in fields(SamplingParams)} | UNSUPPORTED.keys()
+    if unknown := ", ".join(sorted(request.params.keys() - known)):
+        raise ArgumentError(f"{request.where}: {unknown}: not a sampling parameter")
+    try:
+        return replace(default, **request.params)
+    except ArgumentError as error:
+        raise ArgumentError(f"{request.where}: {error}") from error
+
+
+def stream(llm: LLM, prompt: Any, params: SamplingParams, template: dict[str, Any]) -> None:
+    """Write the text as it comes."""
+    pieces: Any = llm.stream(prompt, params, chat_template_kwargs=template)
+    with closing(pieces):  # frees the request after Ctrl-C too
+        for piece in pieces:
+            write(piece)
+    write("\n")

@@ -1,0 +1,52 @@
+"""Writing results: to a terminal as they come, to a pipe as they are, or as JSON."""
+
+import json
+import math
+import re
+import sys
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from rich.console import Console
+
+# All but tab and line feed: a model's output must not move the cursor or rename the window.
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+PIPE_WIDTH = 120
+
+
+def interactive() -> bool:
+    """Whether a person types and reads."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def write(text: str) -> None:
+    """Put text on stdout at once; a terminal gets no control characters."""
+    sys.stdout.write(CONTROL.sub("\ufffd", text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """Say something that is not a result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def write_json(value: Any) -> None:
+    """One JSON object on a line of its own."""
+    write(json.dumps(jsonable(value), ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def jsonable(value: Any) -> Any:
+    """``value`` as JSON can hold it: numbers that are not finite become null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return jsonable(asdict(value))
+    if isinstance(value, dict):
+        return {str(key): jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def tables() -> Console:
+    """A console for tables on stdout; texts in them are never markup."""
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    return Console(markup=False, emoji=False, highlight=False, width=width)

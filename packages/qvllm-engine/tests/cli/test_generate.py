@@ -1,0 +1,223 @@
+"""``qvllm generate``: where prompts come from, what the flags do, what is printed."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qvllm_engine import LLM, SamplingParams
+from qvllm_engine.cli.flags import SamplingFlags
+
+PROMPTS = ["t5 t6 t7", "t8 t9"]
+GREEDY = SamplingParams(temperature=0, max_tokens=12)
+GREEDY_FLAGS = ["--temperature", "0", "--max-tokens", "12"]
+SETTINGS = {
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "top_k": 7,
+    "min_p": 0.1,
+    "max_tokens": 9,
+    "min_tokens": 2,
+    "seed": 11,
+    "stop": ["a", "b"],
+    "presence_penalty": 0.5,
+    "frequency_penalty": -0.5,
+    "repetition_penalty": 1.5,
+}
+
+
+def texts(llm: LLM, prompts: list[Any], params: SamplingParams = GREEDY) -> list[str]:
+    return [output.text for output in llm.generate(prompts, params, use_tqdm=False)]
+
+
+@pytest.fixture
+def params_seen(monkeypatch: pytest.MonkeyPatch) -> list[SamplingParams]:
+    """The parameters of every request that the command line makes."""
+    seen: list[SamplingParams] = []
+    real = LLM.generate
+
+    def generate(self: LLM, prompts: Any, params: Any, **options: Any) -> Any:
+        seen.extend(params)
+        return real(self, prompts, params, **options)
+
+    monkeypatch.setattr(LLM, "generate", generate)
+    return seen
+
+
+def test_every_prompt_gives_a_line(ask: Callable[..., Any], reference: LLM) -> None:
+    done = ask("generate", *PROMPTS, *GREEDY_FLAGS)
+    assert done.code == 0
+    assert done.out.splitlines() == texts(reference, PROMPTS)
+
+
+def test_json_is_an_object_a_line(ask: Callable[..., Any], reference: LLM) -> None:
+    done = ask("generate", *PROMPTS, *GREEDY_FLAGS, "--json")
+    wanted = reference.generate(PROMPTS, GREEDY, use_tqdm=False)
+    assert [record["prompt"] for record in done.records] == PROMPTS
+    for index, (record, output) in enumerate(zip(done.records, wanted, strict=True)):
+        assert record["index"] == index
+        for name in ("text", "token_ids", "finish_reason", "stop_reason"):
+            assert record[name] == output[name]
+        assert record["num_prompt_tokens"] == len(output.prompt_token_ids)
+        assert 0 <= record["metrics"]["time_to_first_token"] <= record["metrics"]["total_time"]
+        assert "logprobs" not in record
+
+
+def test_a_file_holds_a_prompt_a_line(ask: Callable[..., Any], reference: LLM, tmp_path: Path) -> None:
+    (tmp_path / "prompts").write_bytes(b"t5 t6 t7\r\n\n  \nt8 t9")
+    done = ask("generate", "--file", str(tmp_path / "prompts"), *GREEDY_FLAGS, "--json")
+    assert [record["prompt"] for record in done.records] == PROMPTS
+    assert [record["text"] for record in done.records] == texts(reference, PROMPTS)
+
+
+def test_a_dash_is_standard_input(ask: Callable[..., Any]) -> None:
+    done = ask("generate", "--file", "-", *GREEDY_FLAGS, "--json", input="t5 t6 t7\nt8 t9\n")
+    assert [record["prompt"] for record in done.records] == PROMPTS
+
+
+def test_a_pipe_is_one_prompt(ask: Callable[..., Any], reference: LLM) -> None:
+    done = ask("generate", *GREEDY_FLAGS, "--json", input="t5 t6\nt7\n")
+    [record] = done.records
+    assert record["prompt"] == "t5 t6\nt7"
+    assert [record["text"]] == texts(reference, ["t5 t6 t7"])
+
+
+def test_json_lines_bring_their_own_settings(ask: Callable[..., Any], reference: LLM) -> None:
+    lines = [
+        {"prompt": "t5 t6", "temperature": 0, "logprobs": 2, "max_tokens": 3},
+        {"prompt": [7, 8], "temperature": 0, "logit_bias": {"40": 1000}},
+    ]
+    done = ask("generate", "--json-lines", "--json", "--max-tokens", "5", input="\n".join(map(json.dumps, lines)))
+    first, second = done.records
+    assert [first["text"]] == texts(reference, ["t5 t6"], dataclasses.replace(GREEDY, max_tokens=3))
+    assert [len(entries) >= 2 for entries in first["logprobs"]] == [True] * 3
+    assert first["logprobs"][0][str(first["token_ids"][0])]["rank"] == 1
+    assert second["prompt"] == [7, 8]
+    assert second["token_ids"] == [40] * 5
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2 of standard input is not JSON"),
+        ("[1]", "line 2 of standard input must be an object"),
+        ('{"temperature": 1}', "either 'prompt' or 'messages'"),
+        ('{"prompt": "t5", "messages": []}', "either 'prompt' or 'messages'"),
+        ('{"prompt": "t5", "colour": 1}', "line 2 of standard input: colour: not a sampling parameter"),
+        ('{"prompt": "t5", "n": 2}', "line 2 of standard input: SamplingParams has no n: pass the prompt n times"),
+        ('{"prompt": "t5", "top_p": 2}', "line 2 of standard input: top_p must be in (0, 1]"),
+        ('{"prompt": 5}', "prompt 1: a prompt must be a str"),
+        ('{"messages": [{"role": "user", "content": "t5"}]}', "messages need --chat"),
+    ],
+)
+def test_a_bad_line_is_named(ask: Callable[..., Any], line: str, message: str) -> None:
+    done = ask("generate", "--json-lines", input=f'{{"prompt": "t5"}}\n{line}\n')
+    assert done.code in (1, 2)
+    assert done.out == ""
+    assert message in flat(done.err)
+
+
+def flat(text: str) -> str:
+    """An error message without the box that it may be drawn in."""
+    return " ".join(text.replace("│", " ").split())
+
+
+def test_every_sampling_flag_reaches_the_request(ask: Callable[..., Any], params_seen: list[SamplingParams]) -> None:
+    assert SETTINGS.keys() == {field.name for field in dataclasses.fields(SamplingFlags)}
+    flags = []
+    for name, value in SETTINGS.items():
+        for each in value if isinstance(value, list) else [value]:
+            flags += [f"--{name.replace('_', '-')}", str(each)]
+    assert ask("generate", "t5", *flags).code == 0
+    assert params_seen == [SamplingParams(**SETTINGS)]
+
+
+def test_without_flags_the_checkpoint_decides(
+    qvllm: Callable[..., Any], model: str, engine_flags: list[str], tmp_path: Path, params_seen: list[SamplingParams]
+) -> None:
+    for path in Path(model).iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / "generation_config.json").write_text('{"do_sample": true, "temperature": 0.7, "top_k": 20}')
+    assert qvllm("generate", str(tmp_path), "t5", *engine_flags, "--top-k", "3").code == 0
+    assert params_seen == [SamplingParams(temperature=0.7, top_k=3, max_tokens=512)]
+
+
+def test_chat_uses_the_template(ask: Callable[..., Any], reference: LLM) -> None:
+    done = ask("generate", "t20", "t21", "--chat", "--system", "t22", "--no-thinking", *GREEDY_FLAGS, "--json")
+    conversations = [[{"role": "system", "content": "t22"}, {"role": "user", "content": text}] for text in ("t20", "t21")]
+    wanted = reference.chat(conversations, GREEDY, use_tqdm=False, chat_template_kwargs={"enable_thinking": False})
+    assert [record["messages"] for record in done.records] == conversations
+    assert [record["text"] for record in done.records] == [output.text for output in wanted]
+    assert [output.prompt_token_ids for output in wanted] == [[10, 22, 11, word, 12, 13] for word in (20, 21)]
+
+
+def test_chat_takes_whole_conversations(ask: Callable[..., Any], reference: LLM) -> None:
+    messages = [
+        {"role": "user", "content": "t20"},
+        {"role": "assistant", "content": "t21"},
+        {"role": "user", "content": "t22"},
+    ]
+    done = ask("generate", "--chat", "--json-lines", *GREEDY_FLAGS, "--json", input=json.dumps({"messages": messages}))
+    [record] = done.records
+    assert [record["text"]] == [output.text for output in reference.chat(messages, GREEDY, use_tqdm=False)]
+    assert record["num_prompt_tokens"] == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["t5", "--system", "t6"], "--system and --thinking need --chat"),
+        (["t5", "--no-thinking"], "--system and --thinking need --chat"),
+        (["t5", "--file", __file__], "give prompts as arguments or in a file, not both"),
+        (["t5", "--json-lines"], "give prompts as arguments or in a file, not both"),
+        ([], "standard input holds no prompt"),
+        (["--file", "no/such/file"], "no/such/file cannot be read"),
+        (["t5", "--top-k", "many"], "--top-k"),
+        (["t5", "--kv-cache-memory", "lots"], "'lots' is no size: give bytes, or a number with KiB"),
+        (["t5", "--colour"], "--colour"),
+    ],
+)
+def test_usage_errors_exit_with_2(ask: Callable[..., Any], arguments: list[str], message: str) -> None:
+    done = ask("generate", *arguments)
+    assert done.code == 2
+    assert done.out == ""
+    assert message in flat(done.err)
+
+
+def test_a_file_that_is_not_text_is_refused(ask: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "prompts").write_bytes(b"\xff\xfe")
+    done = ask("generate", "--file", str(tmp_path / "prompts"))
+    assert done.code == 2
+    assert "is not UTF-8" in flat(done.err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["t5", "--temperature", "-1"], "temperature must be 0 (greedy) or more"),
+        (["t5", "--backend", "fast"], "backend 'fast' is not installed"),
+        (["t2"], "a step failed, all requests were aborted"),
+        (["t5 " * 3000], "the prompt has 3000 tokens"),
+    ],
+)
+def test_errors_exit_with_1_and_one_message(ask: Callable[..., Any], arguments: list[str], message: str) -> None:
+    done = ask("generate", *arguments)
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err.startswith("Error: ")
+    assert message in done.err
+    assert "Traceback" not in done.err
+
+
+def test_bad_settings_are_refused_before_the_model_is_loaded(qvllm: Callable[..., Any]) -> None:
+    done = qvllm("generate", "no/such/model", "t5", "--top-p", "2")
+    assert "top_p must be in (0, 1]" in done.err
+
+
+def test_ctrl_c_exits_with_130(ask: Callable[..., Any]) -> None:
+    done = ask("generate", "t3")  # the token that raises KeyboardInterrupt in the step that reads it
+    assert (done.code, done.out) == (130, "")
+    assert "Traceback" not in done.err
