@@ -16,7 +16,7 @@ from torch import Tensor
 
 from qvllm_engine import LLM, RequestOutput, SamplingParams
 from qvllm_engine.backends.registry import installed_backends, load_backend
-from qvllm_engine.engine import model_runner
+from qvllm_engine.engine.sampler import Sampler
 from qvllm_engine.errors import BackendError
 from qvllm_models.qwen3 import SPEC
 
@@ -80,14 +80,14 @@ class Recorder:
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
-    sample_step = model_runner.sample_step
+    sample = Sampler.sample
 
-    def recording(ops: Any, logits: Tensor, step: Any) -> Tensor:
-        for row, seed, index in zip(logits.cpu(), step.seeds.tolist(), step.steps.tolist(), strict=True):
+    def recording(sampler: Sampler, logits: Tensor, sampling: Any) -> Any:
+        for row, seed, index in zip(logits.cpu(), sampling.seeds.tolist(), sampling.steps.tolist(), strict=True):
             recorder.rows[seed][index] = row.clone()
-        return sample_step(ops, logits, step)
+        return sample(sampler, logits, sampling)
 
-    monkeypatch.setattr(model_runner, "sample_step", recording)
+    monkeypatch.setattr(Sampler, "sample", recording)
     return recorder
 
 
