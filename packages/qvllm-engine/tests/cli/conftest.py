@@ -78,7 +78,7 @@ def ask(qvllm: Callable[..., Run], model: str) -> Callable[..., Run]:
     """``ask(command, *arguments, input=None)``: a subcommand on the toy model, on a small engine."""
 
     def run(command: str, *arguments: str, input: str | None = None) -> Run:
-        return qvllm(command, model, *arguments, *ENGINE_FLAGS, input=input)
+        return qvllm(command, model, *ENGINE_FLAGS, *arguments, input=input)
 
     return run
 

@@ -30,7 +30,7 @@ def collect() -> dict[str, Any]:
         "models": [entry(point, lambda point: point.value) for point in points_of(model_spec.GROUP)],
         "demos": [entry(point, lambda point: point.load()) for point in points_of(ENTRY_POINT_GROUPS["demo"])],
         "configs": [entry(point, lambda point: point.load()) for point in points_of(ENTRY_POINT_GROUPS["config"])],
-        "commands": [entry(point, lambda point: point.value, plugins.load_value) for point in points_of(plugins.GROUP)],
+        "commands": [entry(point, lambda point: point.value, plugins.build_command) for point in points_of(plugins.GROUP)],
     }
 
 

@@ -6,6 +6,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import typer
+from rich.markup import escape
 from typer.main import get_command
 
 from qvllm_engine.cli.flags import with_flags
@@ -20,45 +21,37 @@ def installed_commands() -> dict[str, EntryPoint]:
 
 def load_command(point: EntryPoint) -> Any:
     """The subcommand, or one that says why it can't be loaded: a broken package must not take the others with it."""
-    problem, value = load_value(point)
-    value = value if problem is None else broken(problem)
-    if not isinstance(value, typer.Typer):
-        function, value = value, typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        value.command(point.name)(with_flags(function))
-    command = get_command(value)
-    command.name = point.name
-    return command
+    problem, command = build_command(point)
+    return command if problem is None else broken(point.name, problem)
 
 
-def load_value(point: EntryPoint) -> tuple[str | None, Any]:
-    """``(why it can't be used, None)`` or ``(None, its typer app or function)``."""
-    where = f"{point.value} of {point.dist.name}" if point.dist else point.value
+def build_command(point: EntryPoint) -> tuple[str | None, Any]:
+    """``(None, the subcommand)`` from a typer app or a function, or ``(what is wrong with it, None)``."""
+    where = f"subcommand {point.name!r} ({point.value}{f' of {point.dist.name}' if point.dist else ''})"
     try:
         value = point.load()
-        if isinstance(value, typer.Typer):
-            get_command(value)
-        elif callable(value):
-            get_command(single(value))
-        else:
-            return f"subcommand {point.name!r} ({where}) is {value!r}, not a typer app or a function", None
+        if not isinstance(value, typer.Typer) and not callable(value):
+            return f"{where} is {value!r}, not a typer app or a function", None
+        command = get_command(value) if isinstance(value, typer.Typer) else single(value)
     except Exception as error:  # another package's code: whatever it raises
-        return f"subcommand {point.name!r} ({where}) cannot be loaded: {type(error).__name__}: {error}", None
-    return None, value
+        return f"{where} cannot be loaded: {type(error).__name__}: {error}", None
+    command.name = point.name
+    return None, command
 
 
-def single(function: Callable[..., Any]) -> typer.Typer:
-    """An app of one command."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(with_flags(function))
-    return app
+def single(function: Callable[..., Any], **settings: Any) -> Any:
+    """A function as a subcommand."""
+    app = typer.Typer(add_completion=False)
+    app.command(**settings)(with_flags(function))
+    return get_command(app)
 
 
-def broken(problem: str) -> Callable[[typer.Context], None]:
-    """A subcommand that only says what is wrong with it."""
+def broken(name: str, problem: str) -> Any:
+    """A subcommand that, whatever its arguments, says what is wrong with it."""
 
     def command(context: typer.Context) -> None:
         print(f"Error: {problem}", file=sys.stderr)
         raise typer.Exit(1)
 
-    command.__doc__ = "Broken: see its error."
-    return command
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+    return single(command, name=name, help=f"Broken: {escape(problem)}", context_settings=anything)
