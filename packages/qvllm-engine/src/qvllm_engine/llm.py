@@ -1,6 +1,10 @@
 """The public face of the engine: ``LLM(model).generate(prompts)``."""
 
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from numbers import Integral
 from types import TracebackType
 from typing import Any, cast
 
@@ -17,7 +21,7 @@ Prompt = str | list[int]
 
 
 class LLM:
-    """An offline inference engine for one model.
+    """An offline inference engine for one model, used from one thread at a time.
 
     Args:
         model: a checkpoint folder, ``demo:NAME``, ``config:NAME`` (with ``load_format="dummy"``), or a hub id.
@@ -65,6 +69,7 @@ class LLM:
         seed: int = 0,
     ) -> None:
         self._engine: LLMEngine | None = None
+        self._lock = threading.RLock()
         self._outputs: list[RequestOutput] = []  # of requests that a generate call finished for somebody else
         self._engine = LLMEngine(
             EngineConfig(
@@ -132,11 +137,13 @@ class LLM:
                 checked.append(engine.check(prompt, params))
             except ArgumentError as error:
                 raise ArgumentError(f"prompt {index}: {error}") from error
-        return self._run(list(zip(checked, params_list, strict=True)), use_tqdm)
+        with self._alone():
+            return self._run(list(zip(checked, params_list, strict=True)), use_tqdm)
 
     def add_request(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> int:
         """Queue one request for ``step``; returns its id."""
-        return self.engine.add_request(prompt, SamplingParams() if sampling_params is None else sampling_params)
+        with self._alone():
+            return self.engine.add_request(prompt, SamplingParams() if sampling_params is None else sampling_params)
 
     def step(self) -> list[RequestOutput]:
         """Run one step of all queued requests and return those that ended.
@@ -146,9 +153,10 @@ class LLM:
         Raises:
             EngineError: the step failed; all requests were aborted, and the engine can be used again.
         """
-        outputs = self._outputs + self.engine.step()
-        self._outputs = []
-        return outputs
+        with self._alone():
+            outputs = self._outputs + self.engine.step()
+            self._outputs = []
+            return outputs
 
     def has_unfinished(self) -> bool:
         """Whether ``step`` still has outputs to give."""
@@ -156,19 +164,31 @@ class LLM:
 
     def abort(self, request_id: int) -> None:
         """End a request now; the next ``step`` returns it with what it has and reason "abort". A finished one is let be."""
-        self.engine.abort(request_id)
+        with self._alone():
+            self.engine.abort(request_id)
 
     def close(self) -> None:
         """Free the model, the caches and the other ranks. Calling it again does nothing."""
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
+        with self._alone():
+            if self._engine is not None:
+                self._engine.close()
+                self._engine = None
 
     def __enter__(self) -> "LLM":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Refuse a second thread, whose steps would be mixed with those of the first."""
+        if not self._lock.acquire(blocking=False):
+            raise EngineError("this LLM is in use in another thread: pass all prompts in one call, or make an LLM per thread")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _run(self, requests: list[tuple[list[int], SamplingParams]], use_tqdm: bool) -> list[RequestOutput]:
         """Queue checked requests and step until they have ended."""
@@ -202,7 +222,7 @@ def as_prompt_list(prompts: Any) -> list[Prompt]:
         return [prompts]
     if not isinstance(prompts, list):
         raise ArgumentError(f"prompts must be a str, a list of token ids, or a list of either, got {describe(prompts)}")
-    if prompts and all(isinstance(item, int) for item in prompts):
+    if prompts and all(isinstance(item, Integral) for item in prompts):
         return [cast("list[int]", prompts)]
     return prompts
 

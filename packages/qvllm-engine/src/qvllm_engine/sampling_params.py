@@ -55,4 +55,5 @@ class SamplingParams:
             raise ArgumentError(f"stop_token_ids must be a list of token ids, got {self.stop_token_ids!r}")
         for token_id in self.stop_token_ids:
             require_int("stop_token_ids", token_id, minimum=0)
+        object.__setattr__(self, "stop_token_ids", tuple(map(int, self.stop_token_ids)))  # the caller's list may change
         require_bool("ignore_eos", self.ignore_eos)

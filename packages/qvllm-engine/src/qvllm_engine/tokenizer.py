@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from qvllm_engine.errors import CheckpointError
+from qvllm_engine.errors import ArgumentError, CheckpointError
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
 
@@ -26,13 +26,24 @@ class Tokenizer:
         from transformers import AutoTokenizer
 
         try:
-            return cls(AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True))
+            hf = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
         except Exception as error:
             raise CheckpointError(f"the tokenizer in {folder} cannot be read: {error}") from error
+        if not hf.vocab_size:
+            raise CheckpointError(f"the tokenizer in {folder} has no vocabulary: download its tokenizer.json or vocab.json too")
+        return cls(hf)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text; nothing is added before or after it, and special tokens written in it count as such."""
-        return [int(i) for i in self.hf.encode(text, add_special_tokens=False)]
+        """Ids of a text; nothing is added before or after it, and special tokens written in it count as such.
+
+        Raises:
+            ArgumentError: the text holds half of a surrogate pair.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ArgumentError(f"the text is not valid Unicode: character {error.start} is half of a pair") from error
+        return [int(i) for i in self.hf.encode(text, add_special_tokens=False, verbose=False)]
 
     def decode(self, token_ids: list[int]) -> str:
         """Text of ids, special tokens left out, no spaces tidied."""

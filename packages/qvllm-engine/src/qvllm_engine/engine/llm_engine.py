@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ class LLMEngine:
         device = config.torch_device()
         self.config = config
         self.folder = resolve_model(config.model)
+        if str(config.model).startswith("config:") and config.load_format != "dummy":
+            raise ArgumentError(f"{config.model} has no weights: pass load_format='dummy' for random ones")
         spec, self.model_config = read_model_config(self.folder)
         limit = self.model_config.max_position_embeddings
         if config.max_model_len is not None and config.max_model_len > limit:
@@ -174,6 +177,9 @@ class LLMEngine:
 
     def _land(self, step: InFlight) -> list[Sequence]:
         tokens = step.tokens.read()
+        expected, vocab = sum(row.samples for row in step.rows), self.model_config.vocab_size
+        if len(tokens) != expected or not 0 <= min(tokens, default=0) <= max(tokens, default=0) < vocab:
+            raise EngineError(f"the backend's sample must give {expected} ids below {vocab}, got {tokens[:8]} ...")
         now = time.monotonic()
         for row in step.rows:
             if row.samples and row.seq.first_token_time is None and row.seq.finish_reason is None:
@@ -212,9 +218,9 @@ class LLMEngine:
             if self.tokenizer is None:
                 raise ArgumentError(f"{self.folder} has no tokenizer: give prompts as lists of token ids")
             return self.tokenizer.encode(prompt)
-        if not isinstance(prompt, list) or any(not isinstance(t, int) or isinstance(t, bool) for t in prompt):
+        if not isinstance(prompt, list) or any(not isinstance(t, Integral) or isinstance(t, bool) for t in prompt):
             raise ArgumentError(f"a prompt must be a str or a list of int token ids, got {describe(prompt)}")
-        return list(prompt)
+        return [int(t) for t in prompt]
 
 
 def describe(prompt: Any) -> str:
