@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 
 from qvllm_engine import ArgumentError, QvllmError, SamplingParams
@@ -19,7 +20,7 @@ NAN, INF = float("nan"), float("inf")
         ("min_p", [0, 0.0, 0.1, 1, 1.0]),
         ("seed", [None, 0, 1, 2**32, 2**63 - 1]),
         ("max_tokens", [None, 1, 10**9]),
-        ("stop_token_ids", [(), [], [0], (5, 6), [7, 7]]),
+        ("stop_token_ids", [(), (0,), (5, 6), (7, 7)]),
         ("ignore_eos", [True, False]),
     ],
 )
@@ -65,3 +66,22 @@ def test_it_cannot_change_after_its_check() -> None:
 def test_a_changed_copy_is_checked_again() -> None:
     with pytest.raises(ArgumentError, match="top_p"):
         dataclasses.replace(SamplingParams(), top_p=0.0)
+
+
+def test_the_callers_list_of_stop_ids_may_change_later() -> None:
+    ids = [5]
+    params = SamplingParams(stop_token_ids=ids)
+    ids.append("x")  # type: ignore[arg-type]
+    assert params.stop_token_ids == (5,)
+    assert hash(params) == hash(SamplingParams(stop_token_ids=(5,)))
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    params = SamplingParams(temperature=np.float32(0.5), top_k=np.int64(3), stop_token_ids=[np.int32(1)])  # type: ignore[arg-type]
+    assert (params.temperature, params.top_k, params.stop_token_ids) == (0.5, 3, (1,))
+
+
+@pytest.mark.parametrize("value", [10**400, 1e39, float("nan"), float("inf")])
+def test_a_number_that_float32_cannot_hold_is_refused(value: float) -> None:
+    with pytest.raises(ArgumentError, match="temperature must be a finite number"):
+        SamplingParams(temperature=value)

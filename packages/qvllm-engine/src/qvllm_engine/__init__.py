@@ -13,6 +13,7 @@ from qvllm_engine.errors import (
     CacheMemoryError,
     CheckpointError,
     EngineError,
+    ModelMemoryError,
     ModelNotFoundError,
     QvllmError,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "ModelNotFoundError",
     "CheckpointError",
     "BackendError",
+    "ModelMemoryError",
     "CacheMemoryError",
     "EngineError",
 ]

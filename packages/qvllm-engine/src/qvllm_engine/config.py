@@ -1,8 +1,8 @@
 """The engine's settings, checked on construction."""
 
-import math
 import os
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from qvllm_engine.errors import ArgumentError
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 LOAD_FORMATS = ("auto", "dummy")
 DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
+FLOAT32_MAX = float(torch.finfo(torch.float32).max)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +49,14 @@ class EngineConfig:
             raise ArgumentError(f"load_format must be one of {', '.join(LOAD_FORMATS)}, got {self.load_format!r}")
         for name in ("tensor_parallel_size", "max_num_seqs", "max_num_batched_tokens", "block_size"):
             require_int(name, getattr(self, name), minimum=1)
-        for name in ("max_model_len", "kv_cache_memory", "num_kv_blocks"):
+        # Prompt and output have a token each at least.
+        for name, minimum, maximum in (
+            ("max_model_len", 2, 2**31 - 1),
+            ("kv_cache_memory", 1, 2**62),
+            ("num_kv_blocks", 1, 2**31 - 2),
+        ):
             if getattr(self, name) is not None:
-                require_int(name, getattr(self, name), minimum=1)
+                require_int(name, getattr(self, name), minimum, maximum)
         require_int("seed", self.seed, minimum=0, maximum=2**63 - 1)
         require_bool("enforce_eager", self.enforce_eager)
         if self.enable_prefix_caching is not None:
@@ -104,19 +110,18 @@ class EngineConfig:
         return device
 
 
-def require_int(name: str, value: Any, minimum: int, maximum: int | None = None) -> None:
-    """Raise ArgumentError unless ``value`` is an int (not a bool) in range."""
-    if not isinstance(value, int) or isinstance(value, bool):
+def require_int(name: str, value: Any, minimum: int, maximum: int = 2**31 - 1) -> None:
+    """Raise ArgumentError unless ``value`` is an integer (not a bool) in range."""
+    if not isinstance(value, Integral) or isinstance(value, bool):
         raise ArgumentError(f"{name} must be an integer, got {value!r}")
-    if value < minimum or (maximum is not None and value > maximum):
-        raise ArgumentError(
-            f"{name} must be {'at least ' + str(minimum) if maximum is None else f'{minimum} to {maximum}'}, got {value}"
-        )
+    if not minimum <= int(value) <= maximum:
+        raise ArgumentError(f"{name} must be {minimum} to {maximum}, got {value}")
 
 
 def require_number(name: str, value: Any) -> None:
-    """Raise ArgumentError unless ``value`` is a finite int or float (not a bool)."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    """Raise ArgumentError unless ``value`` is a number (not a bool) that float32 can hold."""
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not -FLOAT32_MAX <= value <= FLOAT32_MAX:
         raise ArgumentError(f"{name} must be a finite number, got {value!r}")
 
 

@@ -21,6 +21,10 @@ class BackendError(QvllmError):
     """An operator backend is not installed, cannot run on the device, or lacks operators the model needs."""
 
 
+class ModelMemoryError(QvllmError):
+    """The weights do not fit into the device's memory."""
+
+
 class CacheMemoryError(QvllmError):
     """The memory allowed for the key-value cache holds too few blocks."""
 

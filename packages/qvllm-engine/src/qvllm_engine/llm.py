@@ -1,7 +1,10 @@
 """The public face of the engine: ``LLM(model).generate(prompts)``."""
 
 import os
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from numbers import Integral
 from types import TracebackType
 from typing import Any, cast
 
@@ -21,7 +24,7 @@ Conversation = list[dict[str, Any]]
 
 
 class LLM:
-    """An offline inference engine for one model.
+    """An offline inference engine for one model, used from one thread at a time.
 
     Args:
         model: a checkpoint folder, ``demo:NAME``, ``config:NAME`` (with ``load_format="dummy"``), or a hub id.
@@ -69,6 +72,7 @@ class LLM:
         seed: int = 0,
     ) -> None:
         self._engine: LLMEngine | None = None
+        self._lock = threading.RLock()
         self._outputs: dict[int, RequestOutput] = {}  # not taken yet
         self._claimed: set[int] = set()  # requests that a generate, chat or stream waits for
         self._engine = LLMEngine(
@@ -211,7 +215,8 @@ class LLM:
 
     def add_request(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> int:
         """Queue one request for ``step``; returns its id."""
-        return self.engine.add_request(prompt, self.default_sampling_params if sampling_params is None else sampling_params)
+        with self._alone():
+            return self.engine.add_request(prompt, self.default_sampling_params if sampling_params is None else sampling_params)
 
     def step(self) -> list[RequestOutput]:
         """Run one step of all queued requests and return those that ended.
@@ -221,9 +226,10 @@ class LLM:
         Raises:
             EngineError: the step failed; all requests were aborted, and the next step returns what they had.
         """
-        self._advance()
-        ready = [request_id for request_id in self._outputs if request_id not in self._claimed]
-        return [self._outputs.pop(request_id) for request_id in ready]
+        with self._alone():
+            self._advance()
+            ready = [request_id for request_id in self._outputs if request_id not in self._claimed]
+            return [self._outputs.pop(request_id) for request_id in ready]
 
     def has_unfinished(self) -> bool:
         """Whether ``step`` still has outputs to give."""
@@ -231,19 +237,31 @@ class LLM:
 
     def abort(self, request_id: int) -> None:
         """End a request now; the next ``step`` returns it with what it has and reason "abort". A finished one is let be."""
-        self.engine.abort(request_id)
+        with self._alone():
+            self.engine.abort(request_id)
 
     def close(self) -> None:
         """Free the model, the caches and the other ranks. Calling it again does nothing."""
-        if self._engine is not None:
-            self._engine.close()
-            self._engine = None
+        with self._alone():
+            if self._engine is not None:
+                self._engine.close()
+                self._engine = None
 
     def __enter__(self) -> "LLM":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Refuse a second thread, whose steps would be mixed with those of the first."""
+        if not self._lock.acquire(blocking=False):
+            raise EngineError("this LLM is in use in another thread: pass all prompts in one call, or make an LLM per thread")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def _check(self, prompts: list[Prompt], params: Any) -> list[tuple[list[int], SamplingParams]]:
         """Every prompt as ids with its parameters, all found right before any runs."""
@@ -271,26 +289,27 @@ class LLM:
     def _run(self, requests: list[tuple[list[int], SamplingParams]], use_tqdm: bool) -> list[RequestOutput]:
         """Queue checked requests and step until they have ended."""
         ids: list[int] = []
-        try:
-            for token_ids, params in requests:
-                ids.append(self.engine.submit(token_ids, params))
-                self._claimed.add(ids[-1])
-            with Progress(self.engine, len(ids), enabled=use_tqdm) as progress:
-                while not all(request_id in self._outputs for request_id in ids):
-                    progress.update(sum(output.request_id in self._claimed for output in self._advance()))
-            return [self._outputs[request_id] for request_id in ids]
-        finally:
-            self._release(ids)
+        with self._alone():
+            try:
+                for token_ids, params in requests:
+                    ids.append(self.engine.submit(token_ids, params))
+                    self._claimed.add(ids[-1])
+                with Progress(self.engine, len(ids), enabled=use_tqdm) as progress:
+                    while not all(request_id in self._outputs for request_id in ids):
+                        progress.update(sum(output.request_id in self._claimed for output in self._advance()))
+                return [self._outputs[request_id] for request_id in ids]
+            finally:
+                self._release(ids)
 
     def _stream(self, token_ids: list[int], params: SamplingParams) -> Iterator[str]:
-        request_id = self.engine.submit(token_ids, params, streams=True)
-        self._claimed.add(request_id)
+        with self._alone():
+            request_id = self.engine.submit(token_ids, params, streams=True)
+            self._claimed.add(request_id)
         shown = 0
         try:
             while request_id not in self._outputs:
-                self._advance()
-                if request_id in self._outputs:
-                    break
+                with self._alone():
+                    self._advance()
                 text = self.engine.certain_text(request_id)
                 if len(text) > shown:
                     piece, shown = text[shown:], len(text)
@@ -330,7 +349,7 @@ def as_prompt_list(prompts: Any) -> list[Prompt]:
         return [prompts]
     if not isinstance(prompts, list):
         raise ArgumentError(f"prompts must be a str, a list of token ids, or a list of either, got {describe(prompts)}")
-    if prompts and all(isinstance(item, int) for item in prompts):
+    if prompts and all(isinstance(item, Integral) for item in prompts):
         return [cast("list[int]", prompts)]
     return prompts
 

@@ -65,7 +65,7 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: dict[int, float] | None = None
-    allowed_token_ids: list[int] | None = None
+    allowed_token_ids: tuple[int, ...] | list[int] | None = None
     seed: int | None = None
     max_tokens: int | None = 16
     min_tokens: int = 0
@@ -124,12 +124,14 @@ class SamplingParams:
                 raise ArgumentError(f"logit_bias must be a dict of token id to number, got {self.logit_bias!r}")
             for token_id, bias in self.logit_bias.items():
                 require_int("a token id in logit_bias", token_id, minimum=0)
-                if not isinstance(bias, int | float) or isinstance(bias, bool) or not bias < float("inf"):
-                    raise ArgumentError(f"logit_bias[{token_id}] must be a finite number or -inf, got {bias!r}")
+                if bias != float("-inf"):
+                    require_number(f"logit_bias[{token_id}], unless -inf,", bias)
+            object.__setattr__(self, "logit_bias", {int(i): float(bias) for i, bias in self.logit_bias.items()})
         if self.allowed_token_ids is not None:
             _require_ids("allowed_token_ids", self.allowed_token_ids)
             if not self.allowed_token_ids:
                 raise ArgumentError("allowed_token_ids is empty, so no token could be chosen; pass None to allow all")
+            object.__setattr__(self, "allowed_token_ids", tuple(map(int, self.allowed_token_ids)))
 
     def _check_end(self) -> None:
         if self.max_tokens is not None:
@@ -137,10 +139,13 @@ class SamplingParams:
         require_int("min_tokens", self.min_tokens, minimum=0)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ArgumentError(f"min_tokens {self.min_tokens} exceeds max_tokens {self.max_tokens}")
-        stops = self.stop_strings
-        if not isinstance(self.stop, str | list | tuple) or any(not isinstance(s, str) or not s for s in stops):
+        stops = self.stop_strings if isinstance(self.stop, str | list | tuple) else ("",)
+        if any(not isinstance(stop, str) or not stop for stop in stops):
             raise ArgumentError(f"stop must be a text or a list of texts, none of them empty, got {self.stop!r}")
         _require_ids("stop_token_ids", self.stop_token_ids)
+        # What the caller passed may change later.
+        object.__setattr__(self, "stop", stops)
+        object.__setattr__(self, "stop_token_ids", tuple(map(int, self.stop_token_ids)))
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

@@ -28,13 +28,24 @@ class Tokenizer:
         from transformers import AutoTokenizer
 
         try:
-            return cls(AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True))
+            hf = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
         except Exception as error:
             raise CheckpointError(f"the tokenizer in {folder} cannot be read: {error}") from error
+        if not hf.vocab_size:
+            raise CheckpointError(f"the tokenizer in {folder} has no vocabulary: download its tokenizer.json or vocab.json too")
+        return cls(hf)
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text; nothing is added before or after it, and special tokens written in it count as such."""
-        return [int(i) for i in self.hf.encode(text, add_special_tokens=False)]
+        """Ids of a text; nothing is added before or after it, and special tokens written in it count as such.
+
+        Raises:
+            ArgumentError: the text holds half of a surrogate pair.
+        """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ArgumentError(f"the text is not valid Unicode: character {error.start} is half of a pair") from error
+        return [int(i) for i in self.hf.encode(text, add_special_tokens=False, verbose=False)]
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         """Text of ids, no spaces tidied."""

@@ -149,3 +149,11 @@ def test_removed_ids_are_never_drawn(batch: list[tuple]) -> None:
             weights = [math.exp((logits[i] - logits[ranked[0]]) / temperature) for i in ranked]
             weights = weights[:top_k] if top_k > 0 else weights
             assert sum(weights[: ranked.index(token)]) / sum(weights) < top_p + 1e-6
+
+
+def test_the_most_likely_id_stays_when_top_p_rounds_to_zero() -> None:
+    logits = torch.tensor([[0.0, 3.0, 1.0]])
+    zero = torch.tensor([0.0])  # what float32 makes of 1e-46
+    steps = torch.tensor([0], dtype=torch.int32)
+    token = sample(logits, torch.ones(1), None, zero, None, torch.tensor([1]), steps)
+    assert token.tolist() == [1]

@@ -2,16 +2,23 @@
 
 import ctypes
 import os
+import sys
 from pathlib import Path
 
 import torch
 
 PATH_VARIABLE = "QVLLM_KERNELS_LIBRARY"
+LIBRARY = "libqvllm_kernels.so"
 
 
 def library_path() -> Path:
     """The library inside the installed package, or the build that ``QVLLM_KERNELS_LIBRARY`` names."""
-    return Path(os.environ.get(PATH_VARIABLE) or Path(__file__).with_name("libqvllm_kernels.so"))
+    if given := os.environ.get(PATH_VARIABLE):
+        return Path(given)
+    # An editable install keeps the compiled part in another folder than the sources; the package's path has both.
+    folders = [Path(folder) for folder in sys.modules[__package__].__path__]
+    found = [folder / LIBRARY for folder in folders if (folder / LIBRARY).is_file()]
+    return found[0] if found else folders[0] / LIBRARY
 
 
 def _load(path: Path) -> tuple[tuple[str, ...], str | None]:

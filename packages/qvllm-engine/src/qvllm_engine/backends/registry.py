@@ -59,16 +59,19 @@ def load_backend(name: str, device: torch.device) -> Backend:
         raise BackendError(f"backend {name!r} is not installed (installed: {', '.join(sorted(points))}); {hint}")
     try:
         module = points[name].load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BackendError(f"backend {name!r} ({points[name].value}) does not import: {error}") from error
     if getattr(module, "OPS_API", None) != OPS_API:
         raise BackendError(
-            f"backend {name!r} ({points[name].value}) offers operator contract {getattr(module, 'OPS_API', None)}, this engine "
-            f"needs {OPS_API}; install matching versions"
+            f"backend {name!r} ({points[name].value}) offers operator contract {getattr(module, 'OPS_API', None)!r}, this"
+            f" engine needs {OPS_API}; install matching versions"
         )
     if not callable(getattr(module, "unavailable_reason", None)):
         raise BackendError(f"backend {name!r} ({points[name].value}) has no function unavailable_reason(device)")
-    reason = module.unavailable_reason(device)
+    try:
+        reason = module.unavailable_reason(device)
+    except Exception as error:
+        raise BackendError(f"backend {name!r} ({points[name].value}): unavailable_reason failed: {error!r}") from error
     if reason is not None:
         raise BackendError(f"backend {name!r} cannot run on {device}: {reason}")
     return Backend(name, module, bind(module))
@@ -78,7 +81,7 @@ def bind(module: BackendModule) -> SimpleNamespace:
     """The module's operators, and composites of them for the fused operators it lacks."""
     ops = SimpleNamespace()
     for name in REQUIRED_OPS + FUSED_OPS:
-        if hasattr(module, name):
+        if callable(getattr(module, name, None)):
             setattr(ops, name, getattr(module, name))
     for name, (function, needs) in COMPOSITES.items():
         if not hasattr(ops, name) and all(hasattr(ops, need) for need in needs):

@@ -106,7 +106,7 @@ def backend(name: str, device: str) -> dict[str, Any]:
     loaded, problem = attempt(lambda: load_backend(name, torch.device(device)))
     return {
         "backend": name,
-        "device": device,
+        "device": device if point else None,
         "package": package(point) if point else None,
         "runs": loaded is not None,
         "problem": problem,

@@ -148,7 +148,8 @@ class Runners:
                 process.join(1.0)
                 raise EngineError(
                     f"{process.name} ended without an answer (exit code {process.exitcode}). A script that uses tensor"
-                    f" parallelism must create its LLM under `if __name__ == '__main__':`, since every rank imports it"
+                    f" parallelism must be a file, which every rank imports, and create its LLM under"
+                    f" `if __name__ == '__main__':`"
                 ) from error
             if isinstance(answer, WorkerFailure):
                 answer.raise_again(process.name)

@@ -47,6 +47,8 @@ class LLMEngine:
         device = config.torch_device()
         self.config = config
         self.folder = resolve_model(config.model)
+        if str(config.model).startswith("config:") and config.load_format != "dummy":
+            raise ArgumentError(f"{config.model} has no weights: pass load_format='dummy' for random ones")
         spec, self.model_config = read_model_config(self.folder)
         limit = self.model_config.max_position_embeddings
         if config.max_model_len is not None and config.max_model_len > limit:
@@ -175,6 +177,9 @@ class LLMEngine:
 
     def _land(self, step: InFlight) -> list[Sequence]:
         tokens = step.tokens.read()
+        expected, vocab = sum(row.samples for row in step.rows), self.model_config.vocab_size
+        if len(tokens) != expected or not 0 <= min(tokens, default=0) <= max(tokens, default=0) < vocab:
+            raise EngineError(f"the backend's sample must give {expected} ids below {vocab}, got {tokens[:8]} ...")
         now = time.monotonic()
         for row in step.rows:
             if row.samples and row.seq.first_token_time is None and row.seq.finish_reason is None:

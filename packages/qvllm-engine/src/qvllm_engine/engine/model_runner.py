@@ -19,7 +19,7 @@ from qvllm_engine.engine.memory import cache_budget
 from qvllm_engine.engine.penalties import PenaltyState
 from qvllm_engine.engine.sampler import Sampler
 from qvllm_engine.engine.sampling_input import SamplingInput
-from qvllm_engine.errors import CacheMemoryError
+from qvllm_engine.errors import CacheMemoryError, ModelMemoryError
 from qvllm_engine.loading.checkpoint import Checkpoint
 from qvllm_engine.loading.weights import fill_with_dummy_weights, load_weights, prepare_weights
 from qvllm_engine.model_spec import KVCache, ModelContext, ModelSpec
@@ -76,7 +76,11 @@ class ModelRunner:
         self.device = device
         self.max_model_len = max_model_len
         self.backend = select_backend(config.backend, device, (*spec.required_ops, "sample"))
-        self.model = spec.build(model_config, ModelContext(self.backend.ops, group, device, config.torch_dtype)).eval()
+        context = ModelContext(self.backend.ops, group, device, config.torch_dtype)
+        try:
+            self.model = spec.build(model_config, context).eval()
+        except RuntimeError as error:  # torch.OutOfMemoryError is one, and what the CPU's allocator raises
+            raise ModelMemoryError(f"the model's weights do not fit on {device}: {error}") from error
         if config.load_format == "dummy":
             fill_with_dummy_weights(self.model, config.seed)
         else:

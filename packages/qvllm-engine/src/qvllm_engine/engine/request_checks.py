@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,9 @@ class RequestChecker:
             if self.tokenizer is None:
                 raise ArgumentError(f"{self.folder} has no tokenizer: give prompts as lists of token ids")
             return self.tokenizer.encode(prompt)
-        if not isinstance(prompt, list) or any(not isinstance(t, int) or isinstance(t, bool) for t in prompt):
+        if not isinstance(prompt, list) or any(not isinstance(t, Integral) or isinstance(t, bool) for t in prompt):
             raise ArgumentError(f"a prompt must be a str or a list of int token ids, got {describe(prompt)}")
-        return list(prompt)
+        return [int(t) for t in prompt]
 
 
 def describe(value: Any) -> str:

@@ -1,5 +1,6 @@
 """The tensors of a checkpoint folder: listed from the safetensors headers, read one slice at a time."""
 
+import os
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -174,7 +175,9 @@ def _read_header(path: Path) -> dict[str, TensorInfo]:
 
 
 def _file_fault(path: Path, error: Exception) -> str:
-    if not path.exists():
+    if path.is_symlink() and not os.path.exists(path):
+        return f"is a link to {os.readlink(path)}, which is missing"
+    if not os.path.exists(path):  # which, unlike Path.exists, is False for a name too long
         return "is missing"
     if not path.is_file():
         return "is not a file"

@@ -22,7 +22,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise CheckpointError(f"{path} is not valid JSON ({error.msg} at {place}): download it again") from error
-    except (UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, or a number of thousands of digits
         raise CheckpointError(f"{path} is not a JSON text in UTF-8 ({error}): download it again") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{path} holds a JSON {type(data).__name__}, an object is needed: download it again")

@@ -27,10 +27,14 @@ def resolve_model(model: str | os.PathLike[str]) -> Path:
     """
     if not isinstance(model, (str, os.PathLike)) or not str(model).strip():
         raise ArgumentError(f"model={model!r}: give a folder, 'demo:NAME', 'config:NAME' or a hub id 'org/name'")
-    folder = Path(model).expanduser()
-    if folder.is_dir():
+    try:
+        folder = Path(model).expanduser()
+        is_folder, exists = folder.is_dir(), folder.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # a name too long, a home that is nobody's, a null character
+        raise ModelNotFoundError(f"model={str(model)[:100]!r} is no path that can be looked for: {error}") from error
+    if is_folder:
         return folder
-    if folder.exists():
+    if exists:
         raise ModelNotFoundError(f"{folder} is a file: give the folder that holds config.json and the safetensors files")
     if isinstance(model, str):
         kind, separator, name = model.partition(":")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from qvllm_engine.backends.interface import BackendModule
-from qvllm_engine.errors import CheckpointError
+from qvllm_engine.errors import BackendError, CheckpointError
 from qvllm_engine.layers.parameter import Shard, Weight
 from qvllm_engine.loading.checkpoint import Checkpoint
 from qvllm_engine.model_spec import WeightMap
@@ -78,8 +78,11 @@ def prepare_weights(model: nn.Module, backend: BackendModule) -> None:
     """Let the backend repack each weight once, if it has a ``prepare_weight(kind, tensor) -> tensor``."""
     prepare = getattr(backend, "prepare_weight", None)
     if prepare is not None:
-        for _, weight in iterate_weights(model):
-            weight.data = prepare(weight.kind, weight.data)
+        for name, weight in iterate_weights(model):
+            prepared = prepare(weight.kind, weight.data)
+            if not isinstance(prepared, Tensor):
+                raise BackendError(f"the backend's prepare_weight gave {type(prepared).__name__} for {name}, not a tensor")
+            weight.data = prepared
 
 
 def iterate_weights(model: nn.Module) -> Iterator[tuple[str, Weight]]:

@@ -6,6 +6,9 @@ from typing import Any
 
 from qvllm_engine.errors import CheckpointError
 
+# Far above any model, and below what index arithmetic can't hold.
+LARGEST = 2**31 - 1
+MOST_LAYERS = 1000
 # What transformers' Qwen3Config takes when the field is absent; it is not hidden_size / heads.
 DEFAULT_HEAD_DIM = 128
 
@@ -91,9 +94,9 @@ class _Fields:
 
     def positive_int(self, name: str, default: int | None = None) -> int:
         value = self.data.get(name, default)
-        if _is_int(value) and value > 0:
+        if _is_int(value) and 0 < value <= LARGEST:
             return int(value)
-        self.fault(name, "a positive integer is needed")
+        self.fault(name, f"a positive integer up to {LARGEST} is needed")
         return 1
 
     def positive_float(self, name: str) -> float:
@@ -178,6 +181,8 @@ def _check_relations(fields: _Fields, config: Qwen3Config) -> None:
     comparable = fields.usable("num_attention_heads", "num_key_value_heads")
     if comparable and config.num_q_heads % config.num_kv_heads:
         fields.fault("num_attention_heads", f"not a multiple of num_key_value_heads={config.num_kv_heads}")
+    if fields.usable("num_hidden_layers") and config.num_layers > MOST_LAYERS:
+        fields.fault("num_hidden_layers", f"more than {MOST_LAYERS} layers are no model that exists")
     if fields.usable("head_dim") and config.head_dim % 2:
         fields.fault("head_dim", "rotary embeddings need an even number")
     too_large = [token for token in config.eos_token_ids if token >= config.vocab_size]
@@ -209,4 +214,4 @@ def _is_int(value: object) -> bool:
 
 
 def _is_positive_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e300

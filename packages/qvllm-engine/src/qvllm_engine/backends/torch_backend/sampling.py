@@ -65,7 +65,8 @@ def _keep_top(logits: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> Ten
         probabilities = torch.softmax(ordered, dim=-1)
         # float64, so that the shape of the batch, which changes the order of the sums, does not move the edge.
         before = probabilities.cumsum(dim=-1, dtype=torch.float64) - probabilities
-        keep = keep & ((before < top_p[:, None]) | (top_p[:, None] >= 1.0))
+        # The first stays whatever top_p is: float32 may have rounded it to 0.
+        keep = keep & ((before < top_p[:, None]) | (before == 0) | (top_p[:, None] >= 1.0))
     return torch.empty_like(keep).scatter_(1, ids, keep)
 
 
