@@ -166,7 +166,7 @@ class LLM:
             EngineError: a step failed.
         """
         conversations = as_conversations(messages)
-        prompts = [self._render(c, chat_template_kwargs, continue_final_message) for c in conversations]
+        prompts: list[Prompt] = [self._render(c, chat_template_kwargs, continue_final_message) for c in conversations]
         return self._run(self._check(prompts, sampling_params), use_tqdm)
 
     def stream(

@@ -50,7 +50,7 @@ class Sampler:
             return to_device(values, logits.device)
 
         if len(sampling.bias[0]):
-            rows, ids, values = map(on_device, sampling.bias)
+            rows, ids, values = (on_device(column) for column in sampling.bias)
             logits = logits.index_put((rows, ids), values, accumulate=True)
         if len(sampling.allowed[0]):
             rows, ids = map(on_device, sampling.allowed)

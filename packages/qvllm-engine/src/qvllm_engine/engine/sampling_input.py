@@ -89,6 +89,6 @@ def _reset(seq: Sequence) -> PenaltyReset:
     return PenaltyReset(seq.slot, tokens[: seq.num_prompt_tokens], tokens[seq.num_prompt_tokens :])
 
 
-def _columns(entries: list, *dtypes: type) -> tuple:  # type: ignore[type-arg]
+def _columns(entries: list, *dtypes: type) -> tuple:
     columns = zip(*entries, strict=True) if entries else ((),) * len(dtypes)
     return tuple(np.array(column, dtype=dtype) for column, dtype in zip(columns, dtypes, strict=True))
