@@ -206,7 +206,9 @@ def setup(request: pytest.FixtureRequest, qwen3_checkpoint: Callable[..., Path],
         folder = QWEN3
         tokenizer = AutoTokenizer.from_pretrained(folder)
         problems = make_problems("mixed", 4, seed=2)
-        prompts = [tokenizer.encode(chat_prompt(problem), add_special_tokens=False) for problem in problems]
+        # One problem to be answered. Unfinished ones leave the model less sure, so that settings have something to change.
+        texts = [chat_prompt(p) if i == 1 else p.prompt_text[: 40 + 10 * i] for i, p in enumerate(problems)]
+        prompts = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
     else:
         folder = qwen3_checkpoint("tiny")
         tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -232,34 +234,42 @@ def thirty_requests(setup: Setup) -> dict[str, tuple[int, SamplingParams]]:
         "greedy": greedy(0),
         "greedy, model's stop ids": greedy(1, ignore_eos=False, max_tokens=40),
         "stop id": greedy(2, stop_token_ids=[g[2][6]]),
-        "stop id, its text kept": greedy(2, stop_token_ids=[g[2][6]], include_stop_str_in_output=True, skip_special_tokens=False),
+        "stop id, its text kept": greedy(
+            2, stop_token_ids=[g[2][6]], include_stop_str_in_output=True, skip_special_tokens=False
+        ),
         "stop id and min_tokens": greedy(2, stop_token_ids=[g[2][6]], min_tokens=12),
         "stop string over two tokens": greedy(0, stop=across[0]),
         "stop string kept": greedy(1, stop=[across[1], "never there"], include_stop_str_in_output=True),
-        "stop string and min_tokens": greedy(2, stop=across[2], min_tokens=15),
+        "stop string and min_tokens": greedy(1, stop=[across[1], setup.string_across(1, first=9)], min_tokens=8),
         "stop string and stop id": greedy(3, stop=[across[3]], stop_token_ids=[g[3][20]]),
         "repetition": greedy(0, repetition_penalty=1.3),
-        "repetition that rewards": greedy(1, repetition_penalty=0.8),
+        "repetition that rewards": greedy(2, repetition_penalty=0.5),
         "presence": greedy(2, presence_penalty=2.0),
         "presence that rewards": greedy(3, presence_penalty=-2.0),
         "frequency": greedy(0, frequency_penalty=1.5),
-        "frequency that rewards": greedy(1, frequency_penalty=-0.7),
+        "frequency that rewards": greedy(2, frequency_penalty=-0.7),
         "all penalties": greedy(2, repetition_penalty=1.2, presence_penalty=0.5, frequency_penalty=0.9, logprobs=3),
         "bias up and ban": greedy(3, logit_bias={g[3][0]: BAN, g[3][1]: -3.5, g[3][4]: 4.0}, logprobs=2),
         "allowed ids": greedy(0, allowed_token_ids=sorted(set(g[0][:6]) | {5, 9, 77})),
         "allowed ids, bias and penalties": greedy(
-            1, allowed_token_ids=list(range(20, 60)), logit_bias={33: 1.5, 21: BAN}, frequency_penalty=1.0, repetition_penalty=1.1
+            1,
+            allowed_token_ids=list(range(20, 60)),
+            logit_bias={33: 1.5, 21: BAN},
+            frequency_penalty=1.0,
+            repetition_penalty=1.1,
         ),
         "stop id in reach only after min_tokens": greedy(3, logit_bias={eos: 100.0}, ignore_eos=False, min_tokens=9),
         "logprobs": greedy(1, logprobs=5),
         "logprobs of the choice alone": drawn(2, logprobs=0),
         "temperature": drawn(0),
-        "top_k": drawn(1, top_k=7),
+        "top_k": drawn(2, top_k=7),
         "top_p": drawn(2, top_p=0.8),
         "min_p": drawn(3, min_p=0.1),
         "top_k, top_p and min_p": drawn(0, top_k=30, top_p=0.9, min_p=0.02, logprobs=4),
-        "filters and penalties": drawn(1, top_k=40, top_p=0.95, repetition_penalty=1.4, presence_penalty=0.7),
-        "filters, allowed ids and a stop id": drawn(2, top_p=0.9, allowed_token_ids=list(range(0, 300, 3)), stop_token_ids=[9, 99]),
+        "filters and penalties": drawn(3, top_k=40, top_p=0.95, repetition_penalty=1.4, presence_penalty=0.7),
+        "filters, allowed ids and a stop id": drawn(
+            2, top_p=0.9, allowed_token_ids=list(range(0, 300, 3)), stop_token_ids=[9, 99]
+        ),
         "everything": drawn(
             3,
             temperature=0.9,
@@ -330,9 +340,9 @@ def check_logprobs(name: str, given: Any, k: int | None, token_ids: list[int], e
 def test_draws_come_from_the_ids_that_transformers_keeps(
     setup: Setup, make_llm: Callable[..., LLM], filters: dict[str, Any]
 ) -> None:
-    temperature = 2.0 if setup.folder != QWEN3 else 6.0
+    temperature = 1.0 if setup.folder == QWEN3 else 2.0
     llm = make_llm(setup.folder, num_kv_blocks=512)
-    prompt, count = setup.prompts[0], 300
+    prompt, count = setup.prompts[2], 300
     settings = [SamplingParams(temperature=temperature, max_tokens=1, seed=i, **filters) for i in range(count)]
     outputs = llm.generate([prompt] * count, settings, use_tqdm=False)
     scores = setup.reference.logits(prompt)[-1:].clone()
