@@ -67,7 +67,9 @@ class ModelRunner:
         context = ModelContext(self.backend.ops, group, device, config.torch_dtype)
         try:
             self.model = spec.build(model_config, context).eval()
-        except RuntimeError as error:  # torch.OutOfMemoryError is one, and what the CPU's allocator raises
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             raise ModelMemoryError(f"the model's weights do not fit on {device}: {error}") from error
         if config.load_format == "dummy":
             fill_with_dummy_weights(self.model, config.seed)
@@ -109,7 +111,9 @@ class ModelRunner:
         """
         try:
             self.caches = self._new_caches(num_blocks + 1)
-        except (torch.OutOfMemoryError, RuntimeError) as error:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             needed = (num_blocks + 1) * self.block_bytes / 2**20
             raise CacheMemoryError(
                 f"the cache of {num_blocks} blocks needs {needed:.1f} MiB that are not free: {error}"
@@ -175,6 +179,12 @@ class ModelRunner:
         with on_device(self.device):
             self._run(Batch.from_step(step, self._last_tokens, self.device), step, self._new_caches(1))
         self.synchronize()
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether an allocation failed. On a CPU torch says so in the text alone, also for sizes beyond any address."""
+    text = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or "allocate" in text or "Storage size calculation overflowed" in text
 
 
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
