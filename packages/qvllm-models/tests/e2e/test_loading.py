@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from qvllm_engine import LLM, CheckpointError, ModelNotFoundError, SamplingParams
+from qvllm_engine import LLM, CheckpointError, ModelMemoryError, ModelNotFoundError, SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 
@@ -64,3 +64,10 @@ def test_a_tied_head_need_not_be_stored(
     save_file(tensors, folder / "model.safetensors")
     outputs = [make_llm(path).generate([[1, 2, 3]], GREEDY)[0].token_ids for path in (folder, qwen3_checkpoint("tiny"))]
     assert outputs[0] == outputs[1]
+
+
+def test_weights_that_do_not_fit_are_a_memory_error(qwen3_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text((qwen3_checkpoint("tiny") / "config.json").read_text())
+    edit(tmp_path / "config.json", hidden_size=10**8, vocab_size=10**8)
+    with pytest.raises(ModelMemoryError, match="weights do not fit on cpu"):
+        LLM(tmp_path, load_format="dummy", device="cpu")
