@@ -1,5 +1,7 @@
 """build_step and Batch: how planned rows become arrays, and how sampled ids reach the next step on the device."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ CPU = torch.device("cpu")
 NOTHING = torch.zeros(0, dtype=torch.int32)
 
 
-def make_seq(token_ids: list[int], blocks: list[int], prompt: int | None = None, **settings: float) -> Sequence:
+def make_seq(token_ids: list[int], blocks: list[int], prompt: int | None = None, **settings: Any) -> Sequence:
     seq = Sequence(0, token_ids[: prompt or len(token_ids)], SamplingParams(**settings), 7, frozenset(), 100)
     seq.token_ids = list(token_ids)
     seq.block_table = blocks
@@ -58,20 +60,74 @@ def test_a_token_on_the_device_is_named_by_its_place_among_the_sampled(mixed: St
 
 def test_sampling_rows_have_their_settings(mixed: StepInput) -> None:
     assert mixed.sample_tokens.tolist() == [0, 1, 4]
-    assert mixed.temperature.tolist() == [0.5, 1.0, 0.0]
-    assert mixed.top_k.tolist() == [4, 0, 0]
-    assert mixed.top_p.tolist() == [1.0, 1.0, 0.5]
-    assert mixed.seeds.tolist() == [7, 7, 7]
-    assert mixed.steps.tolist() == [2, 1, 0]
+    sampling = mixed.sampling
+    assert len(sampling) == 3
+    assert sampling.temperature.tolist() == [0.5, 1.0, 0.0]
+    assert sampling.top_k.tolist() == [4, 0, 0]
+    assert sampling.top_p.tolist() == [1.0, 1.0, 0.5]
+    assert sampling.seeds.tolist() == [7, 7, 7]
+    assert sampling.steps.tolist() == [2, 1, 0]
+    assert sampling.slots.tolist() == [0, 0, 0]
+    assert sampling.logprobs.tolist() == [-1, -1, -1]
+    assert sampling.resets == []
 
 
 def test_dtypes(mixed: StepInput) -> None:
-    for name in ("token_ids", "previous", "positions", "block_tables", "cu_seqlens_q", "kv_lens", "top_k", "steps"):
+    for name in ("token_ids", "previous", "positions", "block_tables", "cu_seqlens_q", "kv_lens", "prompt_targets"):
         assert getattr(mixed, name).dtype == np.int32, name
-    for name in ("slot_mapping", "sample_tokens", "seeds"):
+    for name in ("slot_mapping", "sample_tokens", "prompt_tokens"):
         assert getattr(mixed, name).dtype == np.int64, name
-    for name in ("temperature", "top_p", "min_p"):
-        assert getattr(mixed, name).dtype == np.float32, name
+    for name in ("top_k", "steps"):
+        assert getattr(mixed.sampling, name).dtype == np.int32, name
+    for name in ("seeds", "slots", "logprobs"):
+        assert getattr(mixed.sampling, name).dtype == np.int64, name
+    for name in ("temperature", "top_p", "min_p", "presence", "frequency", "repetition"):
+        assert getattr(mixed.sampling, name).dtype == np.float32, name
+    for column, dtype in zip(mixed.sampling.bias + mixed.sampling.allowed, "llfll", strict=True):
+        assert column.dtype == np.dtype(dtype)
+
+
+def test_bias_allowed_ids_and_bans_name_their_sampling_row() -> None:
+    plain = make_seq([1, 2], [1])
+    biased = make_seq([3, 4], [2], logit_bias={5: 1.5, 6: -np.inf}, allowed_token_ids=[6, 5])
+    early, late = (make_seq([5, 6, 7], [3], prompt=2, min_tokens=n) for n in (2, 1))
+    early.stop_ids = late.stop_ids = frozenset({9})
+    chunk = make_seq([7] * 9, [4], logit_bias={8: 1.0}, allowed_token_ids=[8])  # which does not sample in this step
+    rows = [Row(early, 2, 1, True), Row(late, 2, 1, True), Row(chunk, 0, 4, False), Row(plain, 0, 2, True)]
+    sampling = build_step([*rows, Row(biased, 0, 2, True)], [], block_size=16).sampling
+    assert [column.tolist() for column in sampling.bias] == [[0, 3, 3], [9, 5, 6], [-np.inf, 1.5, -np.inf]]
+    assert [column.tolist() for column in sampling.allowed] == [[3, 3], [6, 5]]
+
+
+def test_an_admitted_request_with_penalties_takes_its_slot_with_the_tokens_it_has() -> None:
+    new = make_seq([5, 6, 7], [1], prompt=2, presence_penalty=1.0)
+    running, plain = make_seq([8, 9], [2], repetition_penalty=1.5), make_seq([8, 9], [3])
+    new.slot, running.slot, plain.slot = 4, 2, 3
+    rows = [Row(running, 1, 1, True), Row(new, 0, 2, False, admitted=True), Row(plain, 0, 2, True, admitted=True)]
+    sampling = build_step(rows, [], block_size=16).sampling
+    [reset] = sampling.resets
+    assert (reset.slot, reset.prompt_ids.tolist(), reset.output_ids.tolist()) == (4, [5, 6], [7])
+    assert sampling.slots.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(("start", "count", "want"), [(0, 2, [1, 2]), (2, 2, [3, 4]), (4, 1, []), (0, 5, [1, 2, 3, 4])])
+def test_prompt_log_probabilities_are_taken_where_the_next_token_is_one_of_the_prompt(
+    start: int, count: int, want: list[int]
+) -> None:
+    seq = make_seq([20, 21, 22, 23, 24], [1], prompt_logprobs=3)
+    other = make_seq([30, 31], [2], prompt_logprobs=None)
+    # Decode rows come first.
+    rows = [Row(other, 0, 2, True), Row(seq, start, count, start + count == 5)]
+    step = build_step(sorted(rows, key=lambda row: not row.is_decode), [], block_size=16)
+    assert step.prompt_targets.tolist() == [20 + position for position in want]
+    assert step.prompt_tokens.tolist() == [2 + position - 1 - start for position in want]
+    assert step.prompt_logprobs == (3 if want else 0)
+
+
+def test_prompt_log_probabilities_that_are_known_are_not_computed_again() -> None:
+    seq = make_seq([20, 21, 22], [1], prompt_logprobs=3)
+    seq.prompt_logprobs = [None, {}, {}]
+    assert build_step([Row(seq, 0, 3, True)], [], block_size=16).prompt_tokens.tolist() == []
 
 
 def test_slots_of_a_large_pool_do_not_overflow() -> None:

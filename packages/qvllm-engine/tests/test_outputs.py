@@ -9,7 +9,18 @@ from qvllm_toy import EOS, ORDINARY, expected
 from qvllm_engine import LLM, RequestOutput, SamplingParams
 
 PROMPT = [10, 11, 12]
-FIELDS = ["request_id", "prompt_token_ids", "token_ids", "text", "finish_reason", "num_cached_tokens", "metrics"]
+FIELDS = [
+    "request_id",
+    "prompt_token_ids",
+    "token_ids",
+    "text",
+    "finish_reason",
+    "stop_reason",
+    "num_cached_tokens",
+    "logprobs",
+    "prompt_logprobs",
+    "metrics",
+]
 
 
 def greedy(max_tokens: int = 4, **settings: object) -> SamplingParams:

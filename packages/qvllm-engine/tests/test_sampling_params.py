@@ -1,12 +1,15 @@
 """SamplingParams: what is accepted, and what is refused with the value."""
 
+import copy
 import dataclasses
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 
 from qvllm_engine import ArgumentError, QvllmError, SamplingParams
+from qvllm_engine.sampling_params import UNSUPPORTED
 
 NAN, INF = float("nan"), float("inf")
 
@@ -22,6 +25,17 @@ NAN, INF = float("nan"), float("inf")
         ("max_tokens", [None, 1, 10**9]),
         ("stop_token_ids", [(), (0,), (5, 6), (7, 7)]),
         ("ignore_eos", [True, False]),
+        ("presence_penalty", [-2, -2.0, 0, 0.5, 2]),
+        ("frequency_penalty", [-2, -2.0, 0, 0.5, 2]),
+        ("repetition_penalty", [1e-3, 0.5, 1, 1.0, 20.0]),
+        ("min_tokens", [0, 1, 16]),
+        ("stop", [(), ("a", "b"), ("a",), ("\n",), (" ",)]),
+        ("include_stop_str_in_output", [True, False]),
+        ("logprobs", [None, 0, 1, 100]),
+        ("prompt_logprobs", [None, 0, 1, 100]),
+        ("logit_bias", [None, {}, {0: 1}, {5: -100.0, 6: -INF}]),
+        ("allowed_token_ids", [None, (0,), (5, 6), (7, 7)]),
+        ("skip_special_tokens", [True, False]),
     ],
 )
 def test_accepted(name: str, values: list[Any]) -> None:
@@ -40,6 +54,17 @@ def test_accepted(name: str, values: list[Any]) -> None:
         ("max_tokens", [0, -1, 1.0, "5", True]),
         ("stop_token_ids", [5, None, "56", {5}, [-1], [1.0], ["5"], [None], [True], [[5]]]),
         ("ignore_eos", [0, 1, None, "no"]),
+        ("presence_penalty", [-2.1, 2.1, NAN, INF, "0", None, True]),
+        ("frequency_penalty", [-2.1, 2.1, NAN, -INF, "0", None, True]),
+        ("repetition_penalty", [0, 0.0, -1, NAN, INF, "1", None, True]),
+        ("min_tokens", [-1, 1.0, "5", None, True]),
+        ("stop", ["", [""], ["a", ""], [5], [None], {"a"}, b"a", [["a"]]]),
+        ("include_stop_str_in_output", [0, 1, None, "no"]),
+        ("logprobs", [-1, 101, 1.0, "5", True]),
+        ("prompt_logprobs", [-1, 101, 1.0, "5", True]),
+        ("logit_bias", [[5], 5, "5", [(5, 1.0)]]),
+        ("allowed_token_ids", [5, "56", {5}]),
+        ("skip_special_tokens", [0, 1, None, "no"]),
     ],
 )
 def test_refused(name: str, values: list[Any]) -> None:
@@ -51,9 +76,107 @@ def test_refused(name: str, values: list[Any]) -> None:
         assert repr(shown) in str(caught.value) or str(shown) in str(caught.value), str(caught.value)
 
 
+@pytest.mark.parametrize("stop", [None, 5])
+def test_a_stop_that_is_no_text_is_refused(stop: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"stop .*{stop}"):
+        SamplingParams(stop=stop)
+
+
+@pytest.mark.parametrize("name", ["temperature", "top_p", "presence_penalty", "repetition_penalty", "logit_bias"])
+def test_a_number_beyond_every_float_is_refused(name: str) -> None:
+    with pytest.raises(ArgumentError, match=name):
+        SamplingParams(**{name: {5: 10**400} if name == "logit_bias" else 10**400})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 1e39},
+        {"repetition_penalty": 1e39},
+        {"repetition_penalty": 1e-46},
+        {"logit_bias": {5: 1e39}},
+        {"logit_bias": {5: -1e39}},
+    ],
+)
+def test_a_number_that_is_infinite_or_zero_in_float32_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ArgumentError, match=next(iter(settings))):
+        SamplingParams(**settings)
+
+
+@pytest.mark.parametrize(
+    ("bias", "words"),
+    [
+        ({-1: 1.0}, ["-1"]),
+        ({"5": 1.0}, ["'5'"]),
+        ({True: 1.0}, ["True"]),
+        ({5: NAN}, ["logit_bias[5]", "nan"]),
+        ({5: INF}, ["logit_bias[5]", "inf"]),
+        ({4: 1.0, 5: "1"}, ["logit_bias[5]", "'1'"]),
+        ({5: None}, ["logit_bias[5]", "None"]),
+        ({5: True}, ["logit_bias[5]", "True"]),
+    ],
+)
+def test_a_bias_is_refused_with_its_id(bias: dict[Any, Any], words: list[str]) -> None:
+    with pytest.raises(ArgumentError, match="logit_bias") as caught:
+        SamplingParams(logit_bias=bias)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize(("ids", "word"), [([], "empty"), ([-1], "-1"), ([5.0], "5.0"), (["5"], "'5'"), ([True], "True")])
+def test_allowed_ids_are_refused_with_the_id(ids: list[Any], word: str) -> None:
+    with pytest.raises(ArgumentError, match=rf"allowed_token_ids.*{word}"):
+        SamplingParams(allowed_token_ids=ids)
+
+
+def test_min_tokens_above_max_tokens_is_refused_with_both() -> None:
+    with pytest.raises(ArgumentError, match=r"min_tokens 6 .*max_tokens 5"):
+        SamplingParams(min_tokens=6, max_tokens=5)
+    assert SamplingParams(min_tokens=5, max_tokens=5).min_tokens == 5
+    assert SamplingParams(min_tokens=10**6, max_tokens=None).min_tokens == 10**6
+
+
+@pytest.mark.parametrize("name", sorted(UNSUPPORTED))
+def test_what_is_not_offered_is_refused_by_name_with_the_remedy(name: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        SamplingParams(temperature=0, **{name: 1})
+    assert str(caught.value) == f"SamplingParams has no {name}: {UNSUPPORTED[name]}"
+
+
+@pytest.mark.parametrize("name", ["n", "best_of", "use_beam_search", "structured_outputs", "logits_processors", "bad_words"])
+def test_well_known_settings_are_among_them(name: str) -> None:
+    assert name in UNSUPPORTED
+    assert not hasattr(SamplingParams(), name)
+
+
+def test_stop_strings_are_a_tuple() -> None:
+    assert SamplingParams().stop_strings == ()
+    assert SamplingParams(stop="ab").stop_strings == ("ab",)
+    assert SamplingParams(stop=["ab", "c"]).stop_strings == ("ab", "c")
+
+
+@pytest.mark.parametrize(
+    ("settings", "want"),
+    [
+        ({}, False),
+        ({"presence_penalty": 0.0, "frequency_penalty": 0, "repetition_penalty": 1}, False),
+        ({"logit_bias": {5: 1.0}, "min_tokens": 3}, False),
+        ({"presence_penalty": -0.1}, True),
+        ({"frequency_penalty": 0.1}, True),
+        ({"repetition_penalty": 0.9}, True),
+    ],
+)
+def test_has_penalties(settings: dict[str, Any], want: bool) -> None:
+    assert SamplingParams(**settings).has_penalties is want
+
+
+def test_copies_and_pickles_are_equal() -> None:
+    params = SamplingParams(temperature=0.5, stop=["a"], logit_bias={5: 1.0}, logprobs=3)
+    assert copy.copy(params) == copy.deepcopy(params) == pickle.loads(pickle.dumps(params)) == params
+
+
 def test_unknown_and_positional_arguments_are_refused() -> None:
-    with pytest.raises(TypeError, match="best_of"):
-        SamplingParams(best_of=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="temprature"):
+        SamplingParams(temprature=2)  # type: ignore[call-arg]
     with pytest.raises(TypeError):
         SamplingParams(0.5)  # type: ignore[misc]
 
@@ -85,3 +208,9 @@ def test_numpy_numbers_are_numbers() -> None:
 def test_a_number_that_float32_cannot_hold_is_refused(value: float) -> None:
     with pytest.raises(ArgumentError, match="temperature must be a finite number"):
         SamplingParams(temperature=value)
+
+
+def test_lists_and_a_single_stop_become_tuples() -> None:
+    params = SamplingParams(stop="end", allowed_token_ids=[3, 4])
+    assert (params.stop, params.allowed_token_ids) == (("end",), (3, 4))
+    assert SamplingParams(stop=["a", "b"]).stop == ("a", "b")

@@ -39,7 +39,7 @@ class SamplingParams:
         min_p: drop tokens less likely than this fraction of the most likely one; in [0, 1].
         presence_penalty: taken off the logit of every token that the output holds; in [-2, 2].
         frequency_penalty: taken off the logit of a token once for each time the output holds it; in [-2, 2].
-        repetition_penalty: divides the positive and multiplies the negative logits of tokens in prompt or output; above 0.
+        repetition_penalty: divides the positive and multiplies the negative logits of tokens in prompt or output; at least 1e-6.
         logit_bias: added to the logits of these ids; -inf bans one.
         allowed_token_ids: only these can be chosen; None allows all.
         seed: the request draws the same tokens alone or in any batch; None takes one derived from the engine's seed.
@@ -117,8 +117,8 @@ class SamplingParams:
             if not -2.0 <= getattr(self, name) <= 2.0:
                 raise ArgumentError(f"{name} must be in [-2, 2], got {getattr(self, name)}")
         require_number("repetition_penalty", self.repetition_penalty)
-        if not self.repetition_penalty > 0.0:
-            raise ArgumentError(f"repetition_penalty must be above 0 (1 changes nothing), got {self.repetition_penalty}")
+        if not self.repetition_penalty >= 1e-6:
+            raise ArgumentError(f"repetition_penalty must be 1e-6 or more (1 changes nothing), got {self.repetition_penalty}")
         if self.logit_bias is not None:
             if not isinstance(self.logit_bias, dict):
                 raise ArgumentError(f"logit_bias must be a dict of token id to number, got {self.logit_bias!r}")

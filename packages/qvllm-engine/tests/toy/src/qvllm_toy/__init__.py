@@ -4,8 +4,20 @@ The toy model keeps what it was given in its paged cache and hashes all that it 
 wrong block, position, length or stale value changes the output. ``oracle`` computes the same tokens from the ids alone.
 """
 
-from qvllm_toy.checkpoint import write_checkpoint
+from qvllm_toy.checkpoint import CHAT_TEMPLATE, byte_tokenizer, write_byte_tokenizer, write_checkpoint, write_tokenizer
 from qvllm_toy.oracle import expected
 from qvllm_toy.recipe import EOS, FAIL, INTERRUPT, ORDINARY, VOCAB
 
-__all__ = ["EOS", "FAIL", "INTERRUPT", "ORDINARY", "VOCAB", "expected", "write_checkpoint"]
+__all__ = [
+    "CHAT_TEMPLATE",
+    "EOS",
+    "FAIL",
+    "INTERRUPT",
+    "ORDINARY",
+    "VOCAB",
+    "byte_tokenizer",
+    "expected",
+    "write_byte_tokenizer",
+    "write_checkpoint",
+    "write_tokenizer",
+]
