@@ -338,8 +338,12 @@ def as_conversations(messages: Any) -> list[Conversation]:
         if not isinstance(conversation, list) or not conversation:
             raise ArgumentError(f"a conversation must be a list of messages, got {describe(conversation)}")
         for message in conversation:
-            if not isinstance(message, dict) or not isinstance(message.get("role"), str) or "content" not in message:
-                raise ArgumentError(f"a message must be a dict with 'role' and 'content', got {message!r}")
+            if (
+                not isinstance(message, dict)
+                or not isinstance(message.get("role"), str)
+                or not {"content", "tool_calls"} & set(message)
+            ):
+                raise ArgumentError(f"a message must be a dict with 'role' and 'content' or 'tool_calls', got {message!r}")
     return conversations
 
 

@@ -39,7 +39,7 @@ class SamplingParams:
         min_p: drop tokens less likely than this fraction of the most likely one; in [0, 1].
         presence_penalty: taken off the logit of every token that the output holds; in [-2, 2].
         frequency_penalty: taken off the logit of a token once for each time the output holds it; in [-2, 2].
-        repetition_penalty: divides the positive and multiplies the negative logits of tokens in prompt or output; at least 1e-6.
+        repetition_penalty: divides the positive and multiplies the negative logits of tokens in prompt or output; 1e-6 or more.
         logit_bias: added to the logits of these ids; -inf bans one.
         allowed_token_ids: only these can be chosen; None allows all.
         seed: the request draws the same tokens alone or in any batch; None takes one derived from the engine's seed.
@@ -132,6 +132,8 @@ class SamplingParams:
             if not self.allowed_token_ids:
                 raise ArgumentError("allowed_token_ids is empty, so no token could be chosen; pass None to allow all")
             object.__setattr__(self, "allowed_token_ids", tuple(map(int, self.allowed_token_ids)))
+            if all((self.logit_bias or {}).get(i) == float("-inf") for i in self.allowed_token_ids):
+                raise ArgumentError("logit_bias bans all allowed_token_ids, so no token could be chosen")
 
     def _check_end(self) -> None:
         if self.max_tokens is not None:

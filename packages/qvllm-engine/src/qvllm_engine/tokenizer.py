@@ -6,6 +6,7 @@ from typing import Any
 
 from qvllm_engine.detokenizer import Detokenizer
 from qvllm_engine.errors import ArgumentError, CheckpointError
+from qvllm_engine.loading.json_file import read_json
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
 
@@ -33,6 +34,9 @@ class Tokenizer:
             raise CheckpointError(f"the tokenizer in {folder} cannot be read: {error}") from error
         if not hf.vocab_size:
             raise CheckpointError(f"the tokenizer in {folder} has no vocabulary: download its tokenizer.json or vocab.json too")
+        template = folder / "chat_template.json"  # where processors keep it; AutoTokenizer does not look there
+        if not hf.chat_template and template.exists():
+            hf.chat_template = read_json(template).get("chat_template")
         return cls(hf)
 
     def encode(self, text: str) -> list[int]:

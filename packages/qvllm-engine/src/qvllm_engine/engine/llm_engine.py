@@ -68,7 +68,9 @@ class LLMEngine:
             raise
         cache = CacheManager(BlockPool(num_blocks + 1), config.block_size, config.prefix_caching)
         self.scheduler = Scheduler(cache, config.max_num_seqs, config.max_num_batched_tokens)
-        self.checker = RequestChecker(self.folder, self.tokenizer, self.model_config.vocab_size, self.max_model_len)
+        self.checker = RequestChecker(
+            self.folder, self.tokenizer, self.model_config.vocab_size, self.max_model_len, self.stop_ids
+        )
         self._requests: dict[int, Sequence] = {}
         self._metrics = EngineMetrics()
         self._last_read = 0.0
@@ -131,7 +133,9 @@ class LLMEngine:
         """Abort a request and give no output of it."""
         self.abort(request_id)
         self._aborted = [seq for seq in self._aborted if seq.request_id != request_id]
-        self._requests.pop(request_id, None)
+        seq = self._requests.pop(request_id, None)
+        if seq is not None:
+            self._count(seq)
 
     def step(self) -> list[RequestOutput]:
         """Plan and launch a step, then read the one before.
@@ -169,9 +173,9 @@ class LLMEngine:
         finished = self._land(before) if before else []
         if not rows and before is None and self.scheduler.has_unfinished():
             raise EngineError("the scheduler found nothing to do although requests are unfinished; please report this")
-        outputs = [self._output(seq) for seq in finished + self._aborted]
+        outputs = [make_output(seq, self.tokenizer) for seq in finished + self._aborted]
         for output in outputs:
-            del self._requests[output.request_id]
+            self._count(self._requests.pop(output.request_id))
         self._aborted = []
         return outputs
 
@@ -197,7 +201,8 @@ class LLMEngine:
             self.scheduler.abort(seq)
         self._aborted = list(self._requests.values())
 
-    def _output(self, seq: Sequence) -> RequestOutput:
+    def _count(self, seq: Sequence) -> None:
+        """Take an ended request into the metrics."""
         metrics = self._metrics
         if seq.finish_reason == "abort":
             metrics.requests_aborted += 1
@@ -208,7 +213,6 @@ class LLMEngine:
             metrics.cached_prompt_tokens += seq.num_cached_tokens
         metrics.output_tokens += len(seq.token_ids) - seq.num_prompt_tokens
         metrics.preemptions += seq.num_preemptions
-        return make_output(seq, self.tokenizer)
 
 
 def fit_model_len(config: EngineConfig, limit: int, num_blocks: int) -> int:

@@ -57,6 +57,7 @@ class Logprobs:
             if count is None:
                 yield None
                 continue
-            row = {i: TokenLogprob(value, place + 1) for place, (i, value) in enumerate(zip(ids[:count], values, strict=False))}
+            # Equal values share the rank of the first of them.
+            row = {i: TokenLogprob(value, values.index(value) + 1) for i, value in zip(ids[:count], values, strict=False)}
             row.setdefault(token, TokenLogprob(chosen, rank))
             yield row

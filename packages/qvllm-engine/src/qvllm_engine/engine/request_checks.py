@@ -20,12 +20,14 @@ class RequestChecker:
         tokenizer: None where the checkpoint has none.
         vocab_size: number of ids.
         max_model_len: tokens of prompt and output together.
+        stop_ids: the model's own.
     """
 
     folder: Path
     tokenizer: Tokenizer | None
     vocab_size: int
     max_model_len: int
+    stop_ids: frozenset[int]
 
     def check(self, prompt: str | list[int], params: SamplingParams) -> list[int]:
         """The ids of a prompt that can be run with ``params``.
@@ -42,6 +44,12 @@ class RequestChecker:
         self._check_ids("stop_token_ids", params.stop_token_ids)
         self._check_ids("ids in logit_bias", list(params.logit_bias or ()))
         self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
+        if params.min_tokens and params.allowed_token_ids:
+            stops = {*params.stop_token_ids, *(() if params.ignore_eos else self.stop_ids)}
+            if stops.issuperset(params.allowed_token_ids):
+                raise ArgumentError(
+                    "all allowed_token_ids are stop ids, which min_tokens bans at first: no token could be chosen"
+                )
         if params.stop_strings and self.tokenizer is None:
             raise ArgumentError(f"{self.folder} has no tokenizer, so stop strings can't be found: use stop_token_ids")
         if len(token_ids) >= self.max_model_len:
