@@ -127,6 +127,9 @@ class Terminal:
         return match[0]
 
     def type(self, keys: str) -> None:
+        if self.shown.endswith("> "):
+            # The line editor shows its prompt before it waits for keys, and Python misses a signal in between.
+            time.sleep(1.0)
         os.write(self._fd, keys.encode())
 
     def end(self) -> int:
