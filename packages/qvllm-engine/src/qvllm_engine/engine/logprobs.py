@@ -34,7 +34,7 @@ class Logprobs:
         logprobs = torch.log_softmax(logits, dim=-1)
         chosen = logprobs.gather(1, tokens.long()[:, None])
         rank = (logprobs > chosen).sum(dim=1) + 1
-        values, ids = logprobs.topk(k, dim=-1)
+        values, ids = logprobs.topk(min(k, logits.shape[1]), dim=-1)
         return cls(chosen[:, 0], rank, values, ids)
 
     @classmethod

@@ -44,12 +44,12 @@ class RequestChecker:
         self._check_ids("stop_token_ids", params.stop_token_ids)
         self._check_ids("ids in logit_bias", list(params.logit_bias or ()))
         self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
-        if params.min_tokens and params.allowed_token_ids:
-            stops = {*params.stop_token_ids, *(() if params.ignore_eos else self.stop_ids)}
-            if stops.issuperset(params.allowed_token_ids):
-                raise ArgumentError(
-                    "all allowed_token_ids are stop ids, which min_tokens bans at first: no token could be chosen"
-                )
+        banned = {token_id for token_id, bias in (params.logit_bias or {}).items() if bias == float("-inf")}
+        if params.min_tokens:
+            banned |= {*params.stop_token_ids, *(() if params.ignore_eos else self.stop_ids)}
+        allowed = params.allowed_token_ids or (range(self.vocab_size) if len(banned) >= self.vocab_size else None)
+        if allowed is not None and banned.issuperset(allowed):
+            raise ArgumentError("allowed_token_ids, logit_bias and min_tokens ban every id together: no token could be chosen")
         if params.stop_strings and self.tokenizer is None:
             raise ArgumentError(f"{self.folder} has no tokenizer, so stop strings can't be found: use stop_token_ids")
         if len(token_ids) >= self.max_model_len:

@@ -46,7 +46,7 @@ def make_output(seq: Sequence, tokenizer: Tokenizer | None) -> RequestOutput:
         logprobs=None if params.logprobs is None else [_decoded(row, tokenizer) for row in seq.logprobs],
         prompt_logprobs=None
         if params.prompt_logprobs is None
-        else [row and _decoded(row, tokenizer) for row in seq.prompt_logprobs],
+        else [row and _decoded(row, tokenizer) for row in seq.prompt_logprobs or _only_entry(seq)],
         metrics=RequestMetrics(
             arrival_time=seq.arrival_time,
             first_scheduled_time=seq.first_scheduled_time,
@@ -55,6 +55,11 @@ def make_output(seq: Sequence, tokenizer: Tokenizer | None) -> RequestOutput:
             num_preemptions=seq.num_preemptions,
         ),
     )
+
+
+def _only_entry(seq: Sequence) -> list[dict[int, TokenLogprob] | None]:
+    """A prompt of one token has no row that tells of it: nothing predicts the first."""
+    return [None] if seq.num_prompt_tokens == 1 and seq.output_token_ids else []
 
 
 def _text(seq: Sequence, tokenizer: Tokenizer | None) -> str:
