@@ -1,0 +1,139 @@
+"""chat: the checkpoint's template makes the prompt, and what it or we can't use runs nothing. And get_tokenizer."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from qvllm_toy import CHAT_TEMPLATE, expected, write_checkpoint, write_tokenizer
+
+from qvllm_engine import LLM, ArgumentError, SamplingParams
+
+GREEDY = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+HELLO = {"role": "t4", "content": "t5 t6"}
+ANSWER = {"role": "t20", "content": "t21"}
+
+
+@pytest.fixture(scope="module")
+def chat_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_checkpoint(tmp_path_factory.mktemp("toy-chat"))
+    write_tokenizer(folder, CHAT_TEMPLATE)
+    return folder
+
+
+@pytest.fixture
+def llm(make_llm: Callable[..., LLM], chat_checkpoint: Path) -> LLM:
+    return make_llm(chat_checkpoint)
+
+
+def test_a_conversation_becomes_a_prompt(llm: LLM) -> None:
+    [output] = llm.chat([HELLO], GREEDY, use_tqdm=False)
+    assert output.prompt_token_ids == [4, 5, 6, 7, 8]
+    assert output.token_ids == expected([4, 5, 6, 7, 8], 5, ())
+
+
+def test_all_messages_are_in_it(llm: LLM) -> None:
+    [output] = llm.chat([HELLO, ANSWER, HELLO], GREEDY, use_tqdm=False)
+    assert output.prompt_token_ids == [4, 5, 6, 7, 20, 21, 7, 4, 5, 6, 7, 8]
+
+
+def test_a_list_of_conversations_gives_one_output_each_in_order(llm: LLM) -> None:
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (7, 2, 4)]
+    outputs = llm.chat([[HELLO], [ANSWER], [HELLO, ANSWER]], params, use_tqdm=False)
+    assert [output.prompt_token_ids for output in outputs] == [
+        [4, 5, 6, 7, 8],
+        [20, 21, 7, 8],
+        [4, 5, 6, 7, 20, 21, 7, 8],
+    ]
+    assert [len(output.token_ids) for output in outputs] == [7, 2, 4]
+    assert [output.token_ids for output in outputs] == [
+        expected(o.prompt_token_ids, n, ()) for o, n in zip(outputs, (7, 2, 4), strict=True)
+    ]
+
+
+def test_variables_reach_the_template(llm: LLM) -> None:
+    [output] = llm.chat([HELLO], GREEDY, use_tqdm=False, chat_template_kwargs={"mood": "t30"})
+    assert output.prompt_token_ids == [4, 5, 6, 7, 8, 30]
+    assert llm.chat([HELLO], GREEDY, use_tqdm=False)[0].prompt_token_ids == [4, 5, 6, 7, 8]
+
+
+def test_the_last_message_is_continued(llm: LLM) -> None:
+    [output] = llm.chat([HELLO, ANSWER], GREEDY, use_tqdm=False, continue_final_message=True)
+    assert output.prompt_token_ids == [4, 5, 6, 7, 20, 21]
+
+
+def test_the_next_turn_finds_the_last_one_in_the_prefix_cache(llm: LLM) -> None:
+    long = {"role": "t4", "content": " ".join(f"t{i}" for i in range(5, 45))}
+    [first] = llm.chat([long], GREEDY, use_tqdm=False)
+    [second] = llm.chat([long, {"role": "t8", "content": first.text}, HELLO], GREEDY, use_tqdm=False)
+    assert (first.num_cached_tokens, second.num_cached_tokens) == (0, 32)
+
+
+def test_the_callers_messages_are_left_alone(llm: LLM) -> None:
+    messages = [dict(HELLO), dict(ANSWER)]
+    llm.chat(messages, GREEDY, use_tqdm=False, continue_final_message=True)
+    assert messages == [HELLO, ANSWER]
+
+
+def refused(llm: LLM, messages: Any, **more: Any) -> str:
+    with pytest.raises(ArgumentError) as caught:
+        llm.chat(messages, GREEDY, use_tqdm=False, **more)
+    assert not llm.has_unfinished()
+    assert llm.metrics().steps == 0
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("messages", "word"),
+    [
+        ([], "conversation"),
+        ([[]], "conversation"),
+        ([[HELLO], []], "conversation"),
+        ("hello", "str"),
+        (None, "NoneType"),
+        ({"role": "t4", "content": "t5"}, "dict"),
+        ((HELLO,), "tuple"),
+        (["hello"], "hello"),
+        ([HELLO, [HELLO]], "message"),
+        ([[HELLO], HELLO], "dict"),
+        ([{"role": "t4"}], "content"),
+        ([{"content": "t5"}], "role"),
+        ([{"role": 4, "content": "t5"}], "role"),
+        ([HELLO, None], "None"),
+    ],
+)
+def test_malformed_messages_are_refused(llm: LLM, messages: Any, word: str) -> None:
+    assert word in refused(llm, messages)
+
+
+def test_what_the_template_refuses_is_an_argument_error_with_its_words(llm: LLM) -> None:
+    assert "t90 may not speak" in refused(llm, [{"role": "t90", "content": "t5"}])
+    assert "template" in refused(llm, [[HELLO], [{"role": "t4", "content": None}]])  # adds a text to None
+    assert "template" in refused(llm, [HELLO], chat_template_kwargs={"tokenize": True})
+
+
+@pytest.mark.parametrize("more", [{"chat_template_kwargs": 5}, {"chat_template_kwargs": ["mood"]}])
+def test_variables_that_are_no_dict_are_refused(llm: LLM, more: Any) -> None:
+    refused(llm, [HELLO], **more)
+
+
+def test_a_checkpoint_without_template_or_tokenizer(make_llm: Callable[..., LLM], toy_with_tokenizer: Path) -> None:
+    assert "no chat template" in refused(make_llm(toy_with_tokenizer), [HELLO])
+    assert "no tokenizer" in refused(make_llm(), [HELLO])
+
+
+def test_a_number_of_params_that_does_not_fit(llm: LLM) -> None:
+    with pytest.raises(ArgumentError, match="2 prompts but 1 sampling_params"):
+        llm.chat([[HELLO], [HELLO]], [GREEDY], use_tqdm=False)
+
+
+def test_defaults_are_used_without_parameters(llm: LLM) -> None:
+    assert len(llm.chat([HELLO], use_tqdm=False)[0].token_ids) <= 16
+
+
+def test_get_tokenizer_is_the_transformers_one(llm: LLM, make_llm: Callable[..., LLM]) -> None:
+    tokenizer = llm.get_tokenizer()
+    assert tokenizer.encode("t10 t11", add_special_tokens=False) == [10, 11]
+    assert tokenizer.chat_template == CHAT_TEMPLATE
+    with pytest.raises(ArgumentError, match="no tokenizer"):
+        make_llm().get_tokenizer()
