@@ -1,13 +1,18 @@
 """Text of a growing output: exactly what decoding all its ids at once gives, a piece at a time."""
 
 import codecs
+import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from tokenizers import decoders
 from tokenizers.pre_tokenizers import ByteLevel
 
+BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")  # how SentencePiece writes a byte that no token covers
 
+
+@cache
 def byte_alphabet() -> dict[str, int]:
     """The characters by which byte-level BPE writes the 256 bytes: printable Latin-1 as itself, the rest from U+0100 on.
 
@@ -47,9 +52,11 @@ class Detokenizer:
         """Take in the next ids."""
         if self._alphabet is None:
             self._ids.extend(token_ids)
-            whole = self._decode_all()
-            # A tail that may still change is held back.
-            self.text = whole.rstrip("\ufffd") if whole.endswith("\ufffd") else whole
+            # A tail that may still change is held back: bytes that fall back are decoded together, up to the next token.
+            settled = len(self._ids)
+            while settled and BYTE_TOKEN.fullmatch(self._hf.convert_ids_to_tokens(self._ids[settled - 1]) or ""):
+                settled -= 1
+            self.text = self._decode(self._ids[:settled]).rstrip("\ufffd")
             return
         for token_id in token_ids:
             if token_id not in self._skipped:
@@ -57,7 +64,7 @@ class Detokenizer:
 
     def finish(self) -> str:
         """The whole text, with what was held back."""
-        self.text = self._decode_all() if self._alphabet is None else self.text + self._bytes.decode(b"", final=True)
+        self.text = self._decode(self._ids) if self._alphabet is None else self.text + self._bytes.decode(b"", final=True)
         return self.text
 
     def _token_bytes(self, token_id: int) -> bytes:
@@ -70,5 +77,5 @@ class Detokenizer:
         except KeyError:  # an added token with characters that stand for no byte
             return str(token).encode()
 
-    def _decode_all(self) -> str:
-        return str(self._hf.decode(self._ids, skip_special_tokens=bool(self._skipped), clean_up_tokenization_spaces=False))
+    def _decode(self, token_ids: list[int]) -> str:
+        return str(self._hf.decode(token_ids, skip_special_tokens=bool(self._skipped), clean_up_tokenization_spaces=False))

@@ -190,12 +190,17 @@ class LLM:
 
         Raises:
             ArgumentError: the prompt or its parameters can't be used, or the checkpoint has no tokenizer.
+            EngineError: a step failed, here or in another call; the text is cut short.
         """
         if self.engine.tokenizer is None:
             raise ArgumentError("the checkpoint has no tokenizer, so there is no text to stream: use add_request and step")
         prompt: Any = prompt_or_messages
         if isinstance(prompt, list) and prompt and isinstance(prompt[0], dict):
             prompt = self._render(as_conversations(prompt)[0], chat_template_kwargs, continue_final_message)
+        elif chat_template_kwargs or continue_final_message:
+            raise ArgumentError(
+                "chat_template_kwargs and continue_final_message need messages: a prompt passes no chat template"
+            )
         [(token_ids, params)] = self._check([prompt], sampling_params)
         return self._stream(token_ids, params)
 
@@ -314,8 +319,11 @@ class LLM:
                 if len(text) > shown:
                     piece, shown = text[shown:], len(text)
                     yield piece
-            if piece := self._outputs[request_id].text[shown:]:
+            output = self._outputs[request_id]
+            if piece := output.text[shown:]:
                 yield piece
+            if output.finish_reason == "abort":
+                raise EngineError("the text is cut short: a step failed in another call, which aborted all requests")
         finally:
             self._release([request_id])
 
