@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from qvllm_toy import VOCAB, byte_tokenizer
 
@@ -166,13 +166,14 @@ def test_any_ids_and_stops(hf: Any, token_ids: list[int], stop: list[str], inclu
 
 
 @settings(max_examples=200)
-@given(ids, st.integers(0, 40), st.integers(1, 5))
-def test_a_stop_out_of_the_text_itself(hf: Any, token_ids: list[int], start: int, length: int) -> None:
-    full = hf.decode(token_ids, skip_special_tokens=True)
-    stop = full[start : start + length]
-    assume(stop and "\ufffd" not in stop)
+@given(ids, st.integers(5, 17), st.data())
+def test_a_stop_out_of_the_text_itself(hf: Any, token_ids: list[int], word: int, data: st.DataObject) -> None:
+    full = hf.decode([*token_ids, word], skip_special_tokens=True)
+    whole = data.draw(st.sampled_from([part for part in full.split("\ufffd") if part]), "text without a broken character")
+    start = data.draw(st.integers(0, len(whole) - 1), "start")
+    stop = whole[start : start + data.draw(st.integers(1, 5), "length")]
     text = OutputText(Detokenizer(hf, True), (stop,), False, 0)
-    _, certain, final = run(text, token_ids)
+    _, certain, final = run(text, [*token_ids, word])
     assert final == full[: full.find(stop)]
     assert text.stopped_by == stop
     assert all(final.startswith(shown) for shown in certain)
