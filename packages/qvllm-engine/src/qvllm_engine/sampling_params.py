@@ -21,6 +21,15 @@ UNSUPPORTED = {
     "spaces_between_special_tokens": "texts are decoded as the tokenizer does, without added spaces",
     "truncate_prompt_tokens": "cut the list of token ids before you pass it",
     "output_kind": "generate returns whole outputs; stream yields text as it comes",
+    "flat_logprobs": "logprobs come as one dict per token",
+    "logprob_token_ids": "report the most likely tokens with logprobs",
+    "prompt_logprob_token_ids": "report the most likely tokens with prompt_logprobs",
+    "prompt_logprob_start": "prompt_logprobs reports the whole prompt; leave out the entries that you do not need",
+    "skip_reading_prefix_cache": "build the engine with enable_prefix_caching=False",
+    "stream_interval": "stream yields each piece of text once it is certain",
+    "thinking_token_budget": "bound it with max_tokens, or pass chat_template_kwargs={'enable_thinking': False} to chat",
+    "repetition_detection": "lower it with repetition_penalty or frequency_penalty, and bound the answer with max_tokens",
+    "routed_experts_prompt_start": "the models here have no experts",
     "extra_args": "there are none",
 }
 
