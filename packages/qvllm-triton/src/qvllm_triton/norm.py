@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from qvllm_triton.rows import check_input, row_start, rows_of
+from qvllm_triton.rows import check_input, check_like, row_start, rows_of
 
 MAX_DIM = 32768  # a row is held in registers
 
@@ -68,8 +68,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, weight_offset: float = 0.0) 
         raise ValueError(
             f"rms_norm: weight must be [{dim}] like the last dimension of x and contiguous, got {list(weight.shape)}"
         )
-    if (weight.dtype, weight.device) != (x.dtype, x.device):
-        raise ValueError(f"rms_norm: weight must be {x.dtype} on {x.device} like x, got {weight.dtype} on {weight.device}")
+    check_like("rms_norm", weight, "weight", x)
     if not eps >= 0:
         raise ValueError(f"rms_norm: eps must be zero or positive, got {eps}")
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)

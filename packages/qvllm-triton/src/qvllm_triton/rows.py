@@ -30,28 +30,48 @@ def row_start(row, inner, outer_stride, inner_stride):
     return row // inner * outer_stride + row % inner * inner_stride
 
 
-def check_input(op: str, x: Tensor) -> None:
+def check_input(op: str, x: Tensor, name: str = "x") -> None:
     """Raises ValueError unless ``x`` has a dtype and a device that the kernels take, and a contiguous last dimension."""
     if x.dtype not in DTYPES:
-        raise ValueError(f"{op}: x must be bfloat16 or float32, got {x.dtype}")
-    if x.device.type != "cuda" and not (INTERPRETED and x.device.type == "cpu"):
-        raise ValueError(
-            f"{op}: x is on {x.device.type!r}; move it to a CUDA GPU, or set TRITON_INTERPRET=1 before the first import to "
-            "run float32 on a CPU in Triton's interpreter"
-        )
+        raise ValueError(f"{op}: {name} must be bfloat16 or float32, got {x.dtype}")
+    check_device(op, x, name)
     if INTERPRETED and x.dtype == torch.bfloat16:
         raise ValueError(f"{op}: Triton's interpreter computes bfloat16 wrong; use float32, or unset TRITON_INTERPRET")
     if x.dim() == 0:
-        raise ValueError(f"{op}: x must have at least one dimension, got a scalar")
+        raise ValueError(f"{op}: {name} must have at least one dimension, got a scalar")
     if x.shape[-1] == 0:
-        raise ValueError(f"{op}: the last dimension of x is empty, got shape {list(x.shape)}")
+        raise ValueError(f"{op}: the last dimension of {name} is empty, got shape {list(x.shape)}")
     if x.stride(-1) != 1 and x.shape[-1] != 1:
         raise ValueError(
-            f"{op}: the last dimension of x must be contiguous (stride 1), got stride {x.stride(-1)}; call .contiguous() first"
+            f"{op}: the last dimension of {name} must be contiguous (stride 1), got stride {x.stride(-1)}; "
+            "call .contiguous() first"
         )
     rows = x.numel() // x.shape[-1]
     if rows >= 2**31:
-        raise ValueError(f"{op}: x has {rows} rows, at most {2**31 - 1} are supported")
+        raise ValueError(f"{op}: {name} has {rows} rows, at most {2**31 - 1} are supported")
+
+
+def check_device(op: str, x: Tensor, name: str = "x") -> None:
+    """Raises ValueError unless kernels can run where ``x`` lies."""
+    if x.device.type != "cuda" and not (INTERPRETED and x.device.type == "cpu"):
+        raise ValueError(
+            f"{op}: {name} is on {x.device.type!r}; move it to a CUDA GPU, or set TRITON_INTERPRET=1 before the first import "
+            "to run float32 on a CPU in Triton's interpreter"
+        )
+
+
+def check_like(op: str, tensor: Tensor, name: str, x: Tensor, like: str = "x") -> None:
+    """Raises ValueError unless ``tensor`` has the dtype and the device of ``x``."""
+    if (tensor.dtype, tensor.device) != (x.dtype, x.device):
+        raise ValueError(f"{op}: {name} must be {x.dtype} on {x.device} like {like}, got {tensor.dtype} on {tensor.device}")
+
+
+def check_index(op: str, tensor: Tensor, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+    """Raises ValueError unless ``tensor`` is a contiguous tensor of indices of that shape, dtype and device."""
+    if tensor.shape != shape or not tensor.is_contiguous():
+        raise ValueError(f"{op}: {name} must be {list(shape)} and contiguous, got {list(tensor.shape)}")
+    if (tensor.dtype, tensor.device) != (dtype, device):
+        raise ValueError(f"{op}: {name} must be {dtype} on {device}, got {tensor.dtype} on {tensor.device}")
 
 
 def rows_of(x: Tensor) -> Rows:
