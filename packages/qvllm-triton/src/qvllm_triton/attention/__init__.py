@@ -1,0 +1,6 @@
+"""Attention over the paged key-value cache."""
+
+from qvllm_triton.attention.decode import decode_attention, decode_workspace
+from qvllm_triton.attention.prefill import prefill_attention
+
+__all__ = ["decode_attention", "decode_workspace", "prefill_attention"]

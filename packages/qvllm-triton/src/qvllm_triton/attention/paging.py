@@ -1,0 +1,65 @@
+"""What both attention operators ask of the paged cache, and how their kernels find a key in it."""
+
+# mypy: allow-untyped-defs
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from qvllm_triton.rows import check_index, check_input, check_like
+
+HEAD_DIMS = (64, 128, 256)
+
+
+@triton.jit
+def key_rows(table_ptr, n, inside, head, stride_block, stride_head, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr):
+    """Offsets of the rows of keys ``n`` in a cache, as int64, where keys may lie in different blocks."""
+    block = tl.load(table_ptr + n // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
+    return block * stride_block + head.to(tl.int64) * stride_head + n % BLOCK_SIZE * HEAD_DIM
+
+
+@triton.jit
+def key_rows_of_one_block(
+    table_ptr, first, count: tl.constexpr, head, stride_block, stride_head, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr
+):
+    """As ``key_rows``, for ``count`` keys from ``first`` on that lie in one block: its number is read once."""
+    block = tl.load(table_ptr + first // BLOCK_SIZE).to(tl.int64)
+    tile = block * stride_block + head.to(tl.int64) * stride_head + first % BLOCK_SIZE * HEAD_DIM
+    return tile + tl.arange(0, count) * HEAD_DIM
+
+
+def check_attention(
+    op: str, q: Tensor, k_cache: Tensor, v_cache: Tensor, block_tables: Tensor, kv_lens: Tensor, seqs: int
+) -> None:
+    """Raises ValueError unless the arguments are what the attention operators take."""
+    check_input(op, q, "q")
+    if q.dim() != 3 or q.shape[2] not in HEAD_DIMS:
+        raise ValueError(f"{op}: q must be [tokens, q_heads, head_dim] with head_dim 64, 128 or 256, got {list(q.shape)}")
+    for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
+        if cache.dim() != 4 or cache.shape[3] != q.shape[2]:
+            raise ValueError(f"{op}: {name} must be [num_blocks, kv_heads, block_size, {q.shape[2]}], got {list(cache.shape)}")
+        check_like(op, cache, name, q, "q")
+        if cache.stride()[2:] != (q.shape[2], 1):
+            raise ValueError(
+                f"{op}: the last two dimensions of {name} must be contiguous (one block of one head), got strides "
+                f"{list(cache.stride())}"
+            )
+    if k_cache.shape != v_cache.shape:
+        raise ValueError(f"{op}: k_cache and v_cache differ: {list(k_cache.shape)} and {list(v_cache.shape)}")
+    if q.shape[1] % k_cache.shape[1]:
+        raise ValueError(f"{op}: {q.shape[1]} query heads are no multiple of {k_cache.shape[1]} key heads")
+    if k_cache.shape[2] % 16:
+        raise ValueError(f"{op}: block_size must be a multiple of 16, got {k_cache.shape[2]}")
+    if block_tables.dim() != 2 or len(block_tables) != seqs:
+        raise ValueError(f"{op}: block_tables must be [{seqs}, width], one row per sequence, got {list(block_tables.shape)}")
+    if block_tables.dtype != torch.int32 or block_tables.device != q.device or block_tables.stride(1) != 1:
+        raise ValueError(
+            f"{op}: block_tables must be torch.int32 on {q.device} with contiguous rows, got {block_tables.dtype} on "
+            f"{block_tables.device}, strides {list(block_tables.stride())}"
+        )
+    check_index(op, kv_lens, "kv_lens", (seqs,), torch.int32, q.device)
+
+
+def dot_precision(dtype: torch.dtype) -> str:
+    """Products of float32 are exact; bfloat16 has no choice."""
+    return "ieee" if dtype == torch.float32 else "tf32"
