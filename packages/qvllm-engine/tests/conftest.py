@@ -59,7 +59,7 @@ def make_llm(toy_checkpoint: Path) -> Iterator[Callable[..., LLM]]:
         return made[-1]
 
     yield make
-    leaks = [llm for llm in made if llm._engine and not llm.has_unfinished() and blocks_in_use(llm)]
+    leaks = [llm for llm in made if llm._engine and not llm.engine.unfinished and blocks_in_use(llm)]
     for llm in made:
         llm.close()
     assert not leaks, f"{len(leaks)} idle engines hold blocks"

@@ -86,15 +86,15 @@ def refused(llm: LLM, messages: Any, **more: Any) -> str:
 @pytest.mark.parametrize(
     ("messages", "word"),
     [
-        ([], "conversation"),
-        ([[]], "conversation"),
-        ([[HELLO], []], "conversation"),
+        ([[]], "conversation 0"),
+        ([[HELLO], []], "conversation 1"),
         ("hello", "str"),
         (None, "NoneType"),
         ({"role": "t4", "content": "t5"}, "dict"),
         ((HELLO,), "tuple"),
         (["hello"], "hello"),
         ([HELLO, [HELLO]], "message"),
+        ([[HELLO], HELLO], "conversation 1"),
         ([[HELLO], HELLO], "dict"),
         ([{"role": "t4"}], "content"),
         ([{"content": "t5"}], "role"),
@@ -108,13 +108,18 @@ def test_malformed_messages_are_refused(llm: LLM, messages: Any, word: str) -> N
 
 def test_what_the_template_refuses_is_an_argument_error_with_its_words(llm: LLM) -> None:
     assert "t90 may not speak" in refused(llm, [{"role": "t90", "content": "t5"}])
-    assert "template" in refused(llm, [[HELLO], [{"role": "t4", "content": None}]])  # adds a text to None
-    assert "template" in refused(llm, [HELLO], chat_template_kwargs={"tokenize": True})
+    adds_a_text_to_none = [{"role": "t4", "content": None}]
+    assert "conversation 1: the chat template" in refused(llm, [[HELLO], adds_a_text_to_none])
 
 
-@pytest.mark.parametrize("more", [{"chat_template_kwargs": 5}, {"chat_template_kwargs": ["mood"]}])
-def test_variables_that_are_no_dict_are_refused(llm: LLM, more: Any) -> None:
-    refused(llm, [HELLO], **more)
+def test_a_conversation_that_is_too_long_is_named(llm: LLM) -> None:
+    long = {"role": "t4", "content": "t5 " * llm.engine.max_model_len}
+    assert "conversation 1: the prompt has" in refused(llm, [[HELLO], [long]])
+
+
+def test_no_conversations_give_no_outputs(llm: LLM) -> None:
+    assert llm.chat([], GREEDY, use_tqdm=False) == llm.generate([], GREEDY, use_tqdm=False) == []
+    assert llm.metrics().steps == 0
 
 
 def test_a_checkpoint_without_template_or_tokenizer(make_llm: Callable[..., LLM], toy_with_tokenizer: Path) -> None:

@@ -143,6 +143,10 @@ def test_unknown_keywords_are_refused_by_name(refuses: Callable[..., str], input
     assert all(name in text for name in inputs)
 
 
+def test_a_setting_passed_without_sampling_params_is_refused_with_the_remedy(refuses: Callable[..., str]) -> None:
+    assert "pass SamplingParams(temperature=...)" in refuses(PROMPT, None, temperature=0)
+
+
 def test_unknown_settings_of_the_engine_are_refused(toy_checkpoint: Path) -> None:
     with pytest.raises(TypeError, match="foo"):
         LLM(toy_checkpoint, foo=1)  # type: ignore[call-arg]

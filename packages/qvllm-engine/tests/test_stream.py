@@ -1,12 +1,15 @@
 """stream: its pieces are generate's text, and whatever ends it gives back what it held."""
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from qvllm_toy import CHAT_TEMPLATE, FAIL, ORDINARY, expected, write_byte_tokenizer, write_checkpoint, write_tokenizer
 
 from qvllm_engine import LLM, ArgumentError, EngineError, SamplingParams
+from qvllm_engine.engine.scheduler import Scheduler
 from qvllm_engine.metrics import EngineMetrics
 
 PROMPT = [10, 11, 12]
@@ -147,6 +150,77 @@ def test_an_error_in_the_loop_frees_too(llm: LLM, collect: Callable[[], None]) -
     check_idle(llm)
 
 
+def test_a_loop_of_steps_ends_beside_a_stream(llm: LLM) -> None:
+    stream = llm.stream(PROMPT, params(20))
+    shown = [next(stream)]
+    request_id, given = llm.add_request([20], params(4)), []
+    for _ in range(100):
+        if not llm.has_unfinished():
+            break
+        given += llm.step()
+    assert not llm.has_unfinished()
+    assert [output.request_id for output in given] == [request_id]
+    shown.extend(stream)
+    assert "".join(shown) == text_of(PROMPT, 20)
+    check_idle(llm)
+
+
+def test_closing_in_the_middle_of_a_step_waits_for_its_end(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = llm.stream(PROMPT, params(30)), llm.stream([20] * 30, params(30))
+    shown = next(first), next(second)
+    waiting = llm.add_request([30] * 40, params(5))
+    kept: list[bool] = []
+    plan = Scheduler._plan
+
+    def closing(scheduler: Scheduler, *args: Any, **more: Any) -> Any:
+        if not kept:
+            running = list(scheduler.running)
+            first.close()  # as the garbage collector may, between any two operations
+            kept.append(scheduler.running == running)
+        return plan(scheduler, *args, **more)
+
+    monkeypatch.setattr(Scheduler, "_plan", closing)
+    outputs = llm.step()
+    assert kept == [True]
+    assert llm.metrics().requests_aborted == 1
+    assert shown[1] + "".join(second) == text_of([20] * 30, 30)
+    while llm.has_unfinished():
+        outputs += llm.step()
+    assert [(output.request_id, output.token_ids) for output in outputs] == [(waiting, expected([30] * 40, 5, ()))]
+    check_idle(llm)
+
+
+def test_closing_in_another_thread_waits_for_the_step(llm: LLM) -> None:
+    stream = llm.stream(PROMPT, params(30))
+    next(stream)
+    running: list[int] = []
+
+    def close(batch: object) -> None:
+        if not running:
+            thread = threading.Thread(target=stream.close)
+            thread.start()
+            thread.join()
+            running.append(llm.metrics().requests_running)
+
+    llm.engine.runners.local.model.observer = close
+    assert llm.step() == []
+    assert running == [1]
+    check_idle(llm)
+
+
+def test_a_call_inside_a_step_is_refused(llm: LLM) -> None:
+    refused: list[str] = []
+
+    def call(batch: object) -> None:
+        with pytest.raises(EngineError) as caught:
+            llm.step()
+        refused.append(str(caught.value))
+
+    llm.engine.runners.local.model.observer = call
+    assert llm.generate(PROMPT, params(), use_tqdm=False)[0].token_ids == expected(PROMPT, 10, ())
+    assert "the call that this one is inside of" in refused[0]
+
+
 def test_generate_inside_a_stream(llm: LLM) -> None:
     shown = []
     for index, piece in enumerate(llm.stream(PROMPT, params())):
@@ -226,6 +300,13 @@ def test_what_cannot_run_is_refused_before_the_first_piece(llm: LLM, prompt: obj
     with pytest.raises(ArgumentError):
         llm.stream(prompt, params())  # type: ignore[arg-type]
     check_idle(llm)
+
+
+def test_a_refusal_numbers_nothing_as_there_is_one_prompt(llm: LLM) -> None:
+    for prompt in ([96], [{"role": "t4"}]):
+        with pytest.raises(ArgumentError) as caught:
+            llm.stream(prompt, params())  # type: ignore[arg-type]
+        assert str(caught.value).startswith(("prompt token ids", "a message"))
 
 
 @pytest.mark.parametrize("bad", [0.5, {"temperature": 0}, [params(), params()]])

@@ -1,6 +1,7 @@
 """The engine's settings, checked on construction."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -129,3 +130,11 @@ def require_bool(name: str, value: Any) -> None:
     """Raise ArgumentError unless ``value`` is True or False."""
     if not isinstance(value, bool):
         raise ArgumentError(f"{name} must be True or False, got {value!r}")
+
+
+def describe(value: Any) -> str:
+    """The type of a value, and of its items, for messages."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        kinds = sorted({type(item).__name__ for item in value})
+        return f"a {type(value).__name__} of {' and '.join(kinds) or 'nothing'}"
+    return type(value).__name__

@@ -2,25 +2,30 @@
 
 import os
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from numbers import Integral
+from dataclasses import fields
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from qvllm_engine.config import EngineConfig
 from qvllm_engine.engine.llm_engine import LLMEngine
-from qvllm_engine.engine.request_checks import describe
 from qvllm_engine.errors import ArgumentError, EngineError
 from qvllm_engine.metrics import EngineMetrics
 from qvllm_engine.outputs import RequestOutput
 from qvllm_engine.progress import Progress
+from qvllm_engine.prompts import (
+    Conversation,
+    Prompt,
+    as_conversation_list,
+    as_params_list,
+    as_prompt_list,
+    check_conversation,
+)
 from qvllm_engine.sampling_params import SamplingParams
-
-Prompt = str | list[int]
-Conversation = list[dict[str, Any]]
 
 
 class LLM:
@@ -72,9 +77,10 @@ class LLM:
         seed: int = 0,
     ) -> None:
         self._engine: LLMEngine | None = None
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._outputs: dict[int, RequestOutput] = {}  # not taken yet
         self._claimed: set[int] = set()  # requests that a generate, chat or stream waits for
+        self._released: deque[int] = deque()  # of these, those that nobody waits for any more
         self._engine = LLMEngine(
             EngineConfig(
                 model=model,
@@ -136,9 +142,11 @@ class LLM:
             ArgumentError: a prompt or its parameters can't be used; nothing was run.
             EngineError: a step failed.
         """
+        if settings := sorted(inputs.keys() & {field.name for field in fields(SamplingParams)}):
+            raise ArgumentError(f"generate takes {settings[0]} in sampling_params: pass SamplingParams({settings[0]}=...)")
         if inputs:
             raise ArgumentError(f"generate does not know {', '.join(sorted(inputs))} for this model, which takes text alone")
-        return self._run(self._check(as_prompt_list(prompts), sampling_params), use_tqdm)
+        return self._run(self._check_all("prompt", as_prompt_list(prompts), sampling_params), use_tqdm)
 
     def chat(
         self,
@@ -155,7 +163,8 @@ class LLM:
             messages: a conversation, a list of dicts with "role" and "content"; or a list of conversations.
             sampling_params: as in ``generate``, one for all or one per conversation.
             use_tqdm: show a progress bar.
-            chat_template_kwargs: further variables of the template, such as ``{"enable_thinking": False}``.
+            chat_template_kwargs: further variables of the template, such as ``{"enable_thinking": False}``; those that it does
+                not use are refused.
             continue_final_message: go on with the last message instead of answering it.
 
         Returns:
@@ -165,9 +174,11 @@ class LLM:
             ArgumentError: a conversation can't be used, by us or by the template; nothing was run.
             EngineError: a step failed.
         """
-        conversations = as_conversations(messages)
-        prompts: list[Prompt] = [self._render(c, chat_template_kwargs, continue_final_message) for c in conversations]
-        return self._run(self._check(prompts, sampling_params), use_tqdm)
+        prompts: list[Prompt] = []
+        for index, conversation in enumerate(as_conversation_list(messages)):
+            with naming(f"conversation {index}"):
+                prompts.append(self._render(conversation, chat_template_kwargs, continue_final_message))
+        return self._run(self._check_all("conversation", prompts, sampling_params), use_tqdm)
 
     def stream(
         self,
@@ -196,13 +207,13 @@ class LLM:
             raise ArgumentError("the checkpoint has no tokenizer, so there is no text to stream: use add_request and step")
         prompt: Any = prompt_or_messages
         if isinstance(prompt, list) and prompt and isinstance(prompt[0], dict):
-            prompt = self._render(as_conversations(prompt)[0], chat_template_kwargs, continue_final_message)
+            prompt = self._render(prompt, chat_template_kwargs, continue_final_message)
         elif chat_template_kwargs or continue_final_message:
             raise ArgumentError(
                 "chat_template_kwargs and continue_final_message need messages: a prompt passes no chat template"
             )
-        [(token_ids, params)] = self._check([prompt], sampling_params)
-        return self._stream(token_ids, params)
+        params = self.default_sampling_params if sampling_params is None else sampling_params
+        return self._stream(self.engine.check(prompt, params), params)
 
     def metrics(self) -> EngineMetrics:
         """What the engine has done so far: requests, tokens, cache hits, preemptions, step times."""
@@ -237,8 +248,8 @@ class LLM:
             return [self._outputs.pop(request_id) for request_id in ready]
 
     def has_unfinished(self) -> bool:
-        """Whether ``step`` still has outputs to give."""
-        return bool(self._outputs) or self.engine.has_unfinished()
+        """Whether ``step`` still has outputs to give. A stream's is not among them."""
+        return bool((self._outputs.keys() | self.engine.unfinished) - self._claimed)
 
     def abort(self, request_id: int) -> None:
         """End a request now; the next ``step`` returns it with what it has and reason "abort". A finished one is let be."""
@@ -260,27 +271,30 @@ class LLM:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Refuse a second thread, whose steps would be mixed with those of the first."""
+        """Refuse a second call, of another thread or inside this one: its steps would be mixed with those of the first."""
         if not self._lock.acquire(blocking=False):
-            raise EngineError("this LLM is in use in another thread: pass all prompts in one call, or make an LLM per thread")
+            raise EngineError(
+                "this LLM is in use, in another thread or by the call that this one is inside of: pass all prompts in one call,"
+                " or make an LLM per thread"
+            )
         try:
             yield
         finally:
             self._lock.release()
+            self._drop_released()
 
-    def _check(self, prompts: list[Prompt], params: Any) -> list[tuple[list[int], SamplingParams]]:
+    def _check_all(self, what: str, prompts: list[Prompt], params: Any) -> list[tuple[list[int], SamplingParams]]:
         """Every prompt as ids with its parameters, all found right before any runs."""
         checked = []
         for index, (prompt, each) in enumerate(
             zip(prompts, as_params_list(params, len(prompts), self.default_sampling_params), strict=True)
         ):
-            try:
+            with naming(f"{what} {index}"):
                 checked.append((self.engine.check(prompt, each), each))
-            except ArgumentError as error:
-                raise ArgumentError(f"prompt {index}: {error}") from error
         return checked
 
     def _render(self, conversation: Conversation, template_kwargs: dict[str, Any] | None, continue_final: bool) -> str:
+        check_conversation(conversation)
         if self.engine.tokenizer is None:
             raise ArgumentError(f"{self.engine.folder} has no tokenizer, so it has no chat template: use generate")
         return self.engine.tokenizer.render_chat(conversation, continue_final, template_kwargs or {})
@@ -328,48 +342,27 @@ class LLM:
             self._release([request_id])
 
     def _release(self, ids: list[int]) -> None:
-        """Forget requests: what is not finished is aborted."""
-        for request_id in ids:
-            if self._outputs.pop(request_id, None) is None and self._engine is not None:
-                self._engine.drop(request_id)
-            self._claimed.discard(request_id)
+        """Forget requests: what is not finished is aborted. At once, or when the call that is under way has ended: a stream
+        can be closed in any thread and, by the garbage collector, in the middle of a step."""
+        self._released.extend(ids)
+        self._drop_released()
+
+    def _drop_released(self) -> None:
+        while self._released and self._lock.acquire(blocking=False):
+            try:
+                while self._released:
+                    request_id = self._released.popleft()
+                    if self._outputs.pop(request_id, None) is None and self._engine is not None:
+                        self._engine.drop(request_id)
+                    self._claimed.discard(request_id)
+            finally:
+                self._lock.release()
 
 
-def as_conversations(messages: Any) -> list[Conversation]:
-    """One conversation or a list of them, as a list.
-
-    Raises:
-        ArgumentError: it is neither; the text says what was found.
-    """
-    conversations = messages if isinstance(messages, list) and messages and isinstance(messages[0], list) else [messages]
-    for conversation in conversations:
-        if not isinstance(conversation, list) or not conversation:
-            raise ArgumentError(f"a conversation must be a list of messages, got {describe(conversation)}")
-        for message in conversation:
-            if (
-                not isinstance(message, dict)
-                or not isinstance(message.get("role"), str)
-                or not {"content", "tool_calls"} & set(message)
-            ):
-                raise ArgumentError(f"a message must be a dict with 'role' and 'content' or 'tool_calls', got {message!r}")
-    return conversations
-
-
-def as_prompt_list(prompts: Any) -> list[Prompt]:
-    """One prompt or a list of them, as a list."""
-    if isinstance(prompts, str):
-        return [prompts]
-    if not isinstance(prompts, list):
-        raise ArgumentError(f"prompts must be a str, a list of token ids, or a list of either, got {describe(prompts)}")
-    if prompts and all(isinstance(item, Integral) for item in prompts):
-        return [cast("list[int]", prompts)]
-    return prompts
-
-
-def as_params_list(params: Any, count: int, default: SamplingParams) -> list[SamplingParams]:
-    """One SamplingParams per prompt."""
-    if isinstance(params, list | tuple):
-        if len(params) != count:
-            raise ArgumentError(f"{count} prompts but {len(params)} sampling_params: give one for all, or one per prompt")
-        return list(params)
-    return [default if params is None else params] * count
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Say in an ArgumentError which of several it is about."""
+    try:
+        yield
+    except ArgumentError as error:
+        raise ArgumentError(f"{what}: {error}") from error

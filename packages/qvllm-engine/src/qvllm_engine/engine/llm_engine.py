@@ -1,6 +1,7 @@
 """Requests in, outputs out: plans a step while the one before still runs."""
 
 import time
+from collections.abc import KeysView
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -120,8 +121,10 @@ class LLMEngine:
             self._metrics, requests_waiting=len(self.scheduler.waiting), requests_running=len(self.scheduler.running)
         )
 
-    def has_unfinished(self) -> bool:
-        return bool(self._requests)
+    @property
+    def unfinished(self) -> KeysView[int]:
+        """Ids of the requests whose outputs are not given yet."""
+        return self._requests.keys()
 
     def abort(self, request_id: int) -> None:
         seq = self._requests.get(request_id)

@@ -4,8 +4,8 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import Any
 
+from qvllm_engine.config import describe
 from qvllm_engine.errors import ArgumentError
 from qvllm_engine.sampling_params import SamplingParams
 from qvllm_engine.tokenizer import Tokenizer
@@ -72,11 +72,3 @@ class RequestChecker:
         if not isinstance(prompt, list) or any(not isinstance(t, Integral) or isinstance(t, bool) for t in prompt):
             raise ArgumentError(f"a prompt must be a str or a list of int token ids, got {describe(prompt)}")
         return [int(t) for t in prompt]
-
-
-def describe(value: Any) -> str:
-    """The type of a value, and of its items, for messages."""
-    if isinstance(value, Items) and not isinstance(value, str):
-        kinds = sorted({type(item).__name__ for item in value})
-        return f"a {type(value).__name__} of {' and '.join(kinds) or 'nothing'}"
-    return type(value).__name__
