@@ -117,17 +117,12 @@ def test_prompt_log_probabilities_are_taken_where_the_next_token_is_one_of_the_p
     seq = make_seq([20, 21, 22, 23, 24], [1], prompt_logprobs=3)
     other = make_seq([30, 31], [2], prompt_logprobs=None)
     # Decode rows come first.
-    rows = [Row(other, 0, 2, True), Row(seq, start, count, start + count == 5)]
+    told = range(want[0] - 1, want[-1]) if want else range(0)
+    rows = [Row(other, 0, 2, True), Row(seq, start, count, start + count == 5, prompt_positions=told)]
     step = build_step(sorted(rows, key=lambda row: not row.is_decode), [], block_size=16)
     assert step.prompt_targets.tolist() == [20 + position for position in want]
     assert step.prompt_tokens.tolist() == [2 + position - 1 - start for position in want]
     assert step.prompt_logprobs == (3 if want else 0)
-
-
-def test_prompt_log_probabilities_that_are_known_are_not_computed_again() -> None:
-    seq = make_seq([20, 21, 22], [1], prompt_logprobs=3)
-    seq.prompt_logprobs = [None, {}, {}]
-    assert build_step([Row(seq, 0, 3, True)], [], block_size=16).prompt_tokens.tolist() == []
 
 
 def test_slots_of_a_large_pool_do_not_overflow() -> None:

@@ -161,7 +161,7 @@ def test_an_entry_compares_and_shows_its_fields() -> None:
 def test_logprobs_of_any_logits(logits: list[list[float]], k: int, data: st.DataObject) -> None:
     tokens = [data.draw(st.integers(0, 4)) for _ in logits]
     counts = [data.draw(st.one_of(st.none(), st.integers(0, k))) for _ in logits]
-    rows = list(Logprobs.of(torch.tensor(logits), torch.tensor(tokens), k).rows(tokens, counts))
+    rows = list(Logprobs.of(torch.tensor(logits), torch.tensor(tokens), k).rows(tokens, counts, str))
     for row, token, count, values in zip(rows, tokens, counts, logits, strict=True):
         if count is None:
             assert row is None
@@ -173,5 +173,6 @@ def test_logprobs_of_any_logits(logits: list[list[float]], k: int, data: st.Data
         for token_id, entry in row.items():
             assert entry.logprob == pytest.approx(want[token_id], rel=1e-5, abs=1e-5)
             assert entry.rank == 1 + sum(value > values[token_id] for value in values)
+            assert entry.decoded_token == str(token_id)
         edge = sorted(values, reverse=True)[count - 1] if count else float("inf")
         assert sum(values[i] >= edge for i in row) >= count

@@ -1,5 +1,6 @@
 """metrics: what is counted, and when; the times of a request."""
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -111,6 +112,17 @@ def test_idle_time_is_no_step_time(llm: LLM, monkeypatch: pytest.MonkeyPatch) ->
     assert 5 <= first.step_seconds <= 15
     assert second.step_seconds == 2 * first.step_seconds
     assert second.mean_step_seconds == first.mean_step_seconds == first.step_seconds / 5
+
+
+def test_time_between_an_abort_and_the_next_step_is_not_the_requests(llm: LLM) -> None:
+    request_id = llm.add_request([10], greedy(30))
+    llm.step()
+    before = time.monotonic()
+    llm.abort(request_id)
+    after = time.monotonic()
+    time.sleep(0.01)
+    [output] = llm.step()
+    assert before <= output.metrics.finished_time <= after
 
 
 def test_rates_are_properties() -> None:

@@ -38,8 +38,9 @@ def run(text: OutputText, token_ids: list[int]) -> tuple[int, list[str], str]:
         stopped = text.append(token_id)
         certain.append(text.certain)
         if stopped:
-            return count, certain, text.finish()
-    return len(token_ids), certain, text.finish()
+            return count, certain, text.final
+    text.end()
+    return len(token_ids), certain, text.final
 
 
 def of_pieces(
@@ -107,9 +108,22 @@ def test_a_stop_that_begins_before_min_tokens_and_ends_after_counts() -> None:
     assert of_pieces(["a", "b", "c"], ["abc"], min_tokens=2)[::2] == (3, "")
 
 
-def test_finish_again_gives_the_same() -> None:
+def test_the_final_text_stays_the_same() -> None:
     text = OutputText(Words(["ab", "cd"]), ("c",), False, 0)  # type: ignore[arg-type]
-    assert run(text, [0, 1])[2] == text.finish() == text.certain == "ab"
+    assert run(text, [0, 1])[2] == text.final == text.certain == "ab"
+
+
+@pytest.mark.parametrize(("min_tokens", "final"), [(0, "caba"), (1, "caba"), (2, "caba\ufffd")])
+def test_what_was_held_back_counts_at_the_end(hf: Any, min_tokens: int, final: str) -> None:
+    for ends in (True, False):
+        text = OutputText(Detokenizer(hf, True), ("\ufffd",), False, min_tokens)
+        assert not text.append(15)  # "caba"
+        assert not text.append(20)  # the first byte of a character
+        assert text.certain == "caba"
+        stops = min_tokens < 2
+        assert (text.end() if ends else False) == (stops and ends)
+        assert text.final == (final if ends else "caba\ufffd")
+        assert text.stopped_by == ("\ufffd" if stops and ends else None)
 
 
 def cut(texts: list[str], stop: list[str], include: bool, min_tokens: int) -> tuple[int, str, str | None]:

@@ -1,8 +1,10 @@
 """Log probabilities of prompt tokens against a direct computation, however the prompt is cut into steps."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import torch
 from qvllm_toy import ORDINARY, VOCAB, expected
 from qvllm_toy.reference import logprobs_after, rank_of
 
@@ -160,6 +162,42 @@ def test_an_aborted_request_gives_those_it_has(make_llm: Callable[..., LLM], ste
     for position, entries in enumerate(output.prompt_logprobs[1:]):
         assert entries is not None
         assert entries[LONG[position + 1]].logprob == pytest.approx(rows[position][LONG[position + 1]], rel=1e-5, abs=1e-5)
+
+
+def test_logits_are_computed_a_few_rows_at_a_time(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows = llm.engine.runners.local.model, []
+    compute = model.compute_logits
+
+    def counting(hidden: torch.Tensor) -> torch.Tensor:
+        rows.append(len(hidden))
+        return compute(hidden)
+
+    monkeypatch.setattr(model, "compute_logits", counting)
+    prompt = [ORDINARY[i % len(ORDINARY)] for i in range(700)]
+    [output] = llm.generate(prompt, params(1, max_tokens=1), use_tqdm=False)
+    assert len(output.prompt_logprobs or []) == 700
+    assert rows == [256, 256, 187, 1]
+    assert logprobs_module.ROWS_AT_A_TIME == 256
+
+
+def test_a_token_is_decoded_once(
+    make_llm: Callable[..., LLM], toy_with_tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = make_llm(toy_with_tokenizer)
+    tokenizer, decoded = llm.get_tokenizer(), []
+    decode = tokenizer.decode
+
+    def counting(token_ids: list[int], **more: object) -> str:
+        decoded.append(tuple(token_ids))
+        return decode(token_ids, **more)
+
+    monkeypatch.setattr(tokenizer, "decode", counting)
+    for _ in range(2):
+        [output] = llm.generate(LONG, params(20, logprobs=20), use_tqdm=False)
+    texts = {i: entry.decoded_token for row in output.prompt_logprobs[1:] for i, entry in row.items()}
+    assert texts == {i: decode([i]) for i in texts}
+    alone = [ids for ids in decoded if len(ids) == 1]
+    assert len(alone) == len(set(alone)) >= len(texts) > 20
 
 
 def test_penalties_do_not_touch_them(llm: LLM) -> None:

@@ -1,8 +1,11 @@
 """The scheduler's decisions one by one, and what happens to a step that is read after the next one is planned."""
 
+import time
+
 import pytest
 from qvllm_toy.simulation import Limits, Simulation, simulate_alone
 
+from qvllm_engine import SamplingParams
 from qvllm_engine.engine.scheduler import Row
 from qvllm_engine.engine.sequence import Sequence, Status
 
@@ -23,6 +26,39 @@ def test_a_long_prompt_is_computed_in_chunks_of_the_budget() -> None:
     simulation = Simulation(Limits(budget=4, vocab=VOCAB))
     simulation.add(range(10), max_tokens=2)
     assert [plan_of(simulation.step()) for _ in range(4)] == [[(0, 0, 4)], [(0, 4, 4)], [(0, 8, 2)], [(0, 10, 1)]]
+
+
+def test_a_row_tells_log_probabilities_of_the_prompts_next_tokens() -> None:
+    simulation = Simulation(Limits(budget=4, vocab=VOCAB))
+    seq, other = simulation.add(range(10), max_tokens=2), simulation.add(range(20, 23), max_tokens=2)
+    seq.params = SamplingParams(prompt_logprobs=1)
+    rows = [row for _ in range(5) for row in simulation.step()]
+    told = [list(row.prompt_positions) for row in rows if row.seq is seq]
+    assert told == [[0, 1, 2, 3], [4, 5, 6, 7], [8], []]  # nothing of the prompt follows position 9
+    assert not any(row.prompt_positions for row in rows if row.seq is other)
+
+
+def test_what_a_row_tells_is_settled_when_it_is_planned() -> None:
+    simulation = Simulation(Limits(budget=4, vocab=VOCAB))
+    seq = simulation.add(range(10), max_tokens=2)
+    seq.params = SamplingParams(prompt_logprobs=1)
+    [row] = simulation.step()
+    seq.prompt_logprobs = [None] * 10  # all are known by now
+    assert list(row.prompt_positions) == [0, 1, 2, 3]
+    assert [list(row.prompt_positions) for row in simulation.step()] == [[]]
+
+
+def test_what_ends_a_sequence_is_written_with_its_time() -> None:
+    simulation = Simulation(Limits(vocab=VOCAB))
+    stopped, long, aborted = late_stop(simulation, [5], 2), simulation.add([6], 3), simulation.add([7], 9)
+    before = time.monotonic()
+    simulation.step()
+    simulation.abort(aborted)
+    simulation.run(40)
+    seen = [(seq.finish_reason, seq.stop_reason) for seq in simulation.sequences]
+    assert seen == [("stop", stopped.token_ids[-1]), ("length", None), ("abort", None)]
+    times = [seq.finished_time for seq in (aborted, stopped, long)]
+    assert before < times[0] < times[1] < times[2] < time.monotonic()
 
 
 def test_decode_rows_come_before_prompt_chunks_in_one_step() -> None:

@@ -1,6 +1,7 @@
 """Stop strings on a whole engine: the ids and text of the full output, cut where its decoding first holds a stop."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from qvllm_toy import EOS, byte_tokenizer, expected, write_byte_tokenizer, write
 from qvllm_toy.reference import greedy
 
 from qvllm_engine import LLM, ArgumentError, RequestOutput, SamplingParams
+from qvllm_engine.detokenizer import Detokenizer
 
 PROMPT = [10, 11, 12]
 PIECES = tuple(range(2, 37))  # ids whose texts complete each other's characters
@@ -94,6 +96,71 @@ def test_a_stop_token_wins_over_a_stop_string_it_would_complete(words: LLM) -> N
     for more in ({"stop": "nowhere"}, {}):
         shown = run(words, params(stop_token_ids=[TOKENS[3]], include_stop_str_in_output=True, **more))
         assert shown.text == text_of(TOKENS[:4])
+
+
+def broken_ends() -> Iterator[tuple[int, list[int], str, int]]:
+    """Prompts, what greedy decoding makes of them up to a character that is not finished, its text, and the next token."""
+    hf: Any = byte_tokenizer()
+    for start in range(10, 34):
+        tokens = greedy([start], params(40, allowed_token_ids=PIECES))
+        texts = [hf.decode(tokens[:n], skip_special_tokens=True) for n in range(41)]
+        for count in range(1, 40):
+            detokenizer = Detokenizer(hf, skip_special_tokens=True)
+            detokenizer.append(tokens[:count])
+            held_back = texts[count] == detokenizer.text + "\ufffd"
+            if held_back and "\ufffd" not in detokenizer.text and tokens[count] not in tokens[:count]:
+                yield start, tokens[:count], texts[count], tokens[count]
+                break
+
+
+BROKEN = list(broken_ends())
+
+
+@pytest.mark.parametrize("include", [False, True])
+def test_a_stop_that_only_the_end_completes(make_llm: Callable[..., LLM], byte_checkpoint: Path, include: bool) -> None:
+    """The bytes of a broken character are text once no other follows; what they complete ends the request."""
+    llm = make_llm(byte_checkpoint)
+    assert len(BROKEN) > 3
+    for start, tokens, whole, _ in BROKEN:
+        settings = params(len(tokens), allowed_token_ids=PIECES)
+        each = replace(settings, stop="\ufffd", include_stop_str_in_output=include)
+        output = llm.generate([start], each, use_tqdm=False)[0]
+        assert (output.token_ids, output.text) == (tokens, whole if include else whole[:-1])
+        assert (output.finish_reason, output.stop_reason) == ("stop", "\ufffd")
+        assert "".join(llm.stream([start], each)) == output.text
+        # Where the stop counts too late, or is none, all of the text is there and the reason is the length.
+        for other in (replace(each, min_tokens=len(tokens)), settings):
+            output = llm.generate([start], other, use_tqdm=False)[0]
+            assert (output.text, output.finish_reason, output.stop_reason) == (whole, "length", None)
+
+
+def test_a_stop_token_after_a_broken_character(make_llm: Callable[..., LLM], byte_checkpoint: Path) -> None:
+    """The character came first: a stop string that it completes is the reason, and where the text ends."""
+    llm = make_llm(byte_checkpoint)
+    for start, tokens, whole, next_token in BROKEN:
+        plain = params(40, allowed_token_ids=PIECES, stop_token_ids=[next_token])
+        for each, text, reason in ((plain, whole, next_token), (replace(plain, stop="\ufffd"), whole[:-1], "\ufffd")):
+            output = llm.generate([start], each, use_tqdm=False)[0]
+            assert (output.token_ids, output.text) == ([*tokens, next_token], text)
+            assert (output.finish_reason, output.stop_reason) == ("stop", reason)
+
+
+def test_a_shown_stop_token_that_completes_a_stop_string(words: LLM) -> None:
+    stop = f" t{TOKENS[3]}"
+    assert stop not in text_of(TOKENS[:3])
+    output = run(words, params(stop=stop, stop_token_ids=[TOKENS[3]], include_stop_str_in_output=True))
+    assert (output.token_ids, output.text, output.stop_reason) == (TOKENS[:4], text_of(TOKENS[:4]), stop)
+
+
+def test_an_abort_is_no_stop(make_llm: Callable[..., LLM], byte_checkpoint: Path) -> None:
+    llm = make_llm(byte_checkpoint)
+    request_id = llm.add_request(PROMPT, params(allowed_token_ids=[20], stop="\ufffd\ufffd", min_tokens=1))
+    for _ in range(2):
+        llm.step()
+    llm.abort(request_id)
+    [output] = llm.step()
+    assert (output.token_ids, output.text) == ([20], "\ufffd")
+    assert (output.finish_reason, output.stop_reason) == ("abort", None)
 
 
 def test_a_special_token_is_no_text_unless_asked_for(words: LLM) -> None:

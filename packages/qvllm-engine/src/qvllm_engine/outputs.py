@@ -7,7 +7,7 @@ from typing import Any, Literal
 FinishReason = Literal["stop", "length", "abort"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """How likely the model held a token.
 
@@ -24,7 +24,15 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class RequestMetrics:
-    """When things happened to a request, in seconds of ``time.monotonic``; None for what did not happen."""
+    """When things happened to a request, in seconds of ``time.monotonic``; None for what did not happen.
+
+    Attributes:
+        arrival_time: it was queued.
+        first_scheduled_time: the first step with a part of it was planned.
+        first_token_time: its first token was read.
+        finished_time: it ended.
+        num_preemptions: how often it lost its blocks to an older request.
+    """
 
     arrival_time: float
     first_scheduled_time: float | None
@@ -61,8 +69,9 @@ class RequestOutput:
         stop_reason: the stop token's id, or the stop string, that ended the request.
         num_cached_tokens: how many prompt tokens came from the prefix cache when the request first ran.
         logprobs: per output token, the log probability of it and of the most likely ones; None unless asked for.
-        prompt_logprobs: the same per prompt token, None for the first, which nothing predicts; None unless asked for.
-        metrics: times.
+        prompt_logprobs: the same per prompt token, None for the first, which nothing predicts; None unless asked for. An
+            aborted request has those that were computed by then, which may be fewer than its prompt's tokens.
+        metrics: when it was queued, run and ended.
     """
 
     request_id: int
@@ -85,4 +94,5 @@ class RequestOutput:
         return iter(self.keys())
 
     def keys(self) -> list[str]:
+        """The names of the fields."""
         return [field.name for field in fields(self)]

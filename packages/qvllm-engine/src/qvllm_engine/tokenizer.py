@@ -16,6 +16,7 @@ class Tokenizer:
 
     def __init__(self, hf: Any) -> None:
         self.hf = hf
+        self._token_texts: dict[int, str] = {}  # at most one for each id
 
     @classmethod
     def open(cls, folder: Path) -> "Tokenizer | None":
@@ -54,6 +55,13 @@ class Tokenizer:
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
         """Text of ids, no spaces tidied."""
         return str(self.hf.decode(token_ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False))
+
+    def token_text(self, token_id: int) -> str:
+        """Text of one token alone, also of a special one. Decoded once: log probabilities name the same tokens often."""
+        text = self._token_texts.get(token_id)
+        if text is None:
+            text = self._token_texts[token_id] = self.decode([token_id], skip_special_tokens=False)
+        return text
 
     def detokenizer(self, skip_special_tokens: bool) -> Detokenizer:
         """A decoder of one growing output."""

@@ -152,21 +152,13 @@ def build_step(rows: Rows[Row], in_flight: Rows[Row], block_size: int) -> StepIn
     )
 
 
-def prompt_positions(row: Row) -> range:
-    """The positions of a row whose hidden states tell log probabilities of the prompt's next tokens, if they are wanted."""
-    if not row.seq.needs_prompt_logprobs:
-        return range(0)
-    return range(row.start, min(row.end, row.seq.num_prompt_tokens - 1))
-
-
 def _prompt_logprobs(rows: Rows[Row], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32], int]:
     tokens: list[int] = []
     targets: list[int] = []
     k = 0
     for row, end in zip(rows, ends, strict=True):
-        positions = prompt_positions(row)
-        if positions:
+        if row.prompt_positions:
             k = max(k, row.seq.params.prompt_logprobs or 0)
-            tokens.extend(int(end) - row.end + position for position in positions)
-            targets.extend(row.seq.token_ids[position + 1] for position in positions)
+            tokens.extend(int(end) - row.end + position for position in row.prompt_positions)
+            targets.extend(row.seq.token_ids[position + 1] for position in row.prompt_positions)
     return np.array(tokens, dtype=np.int64), np.array(targets, dtype=np.int32), k

@@ -73,6 +73,7 @@ class LLMEngine:
             self.folder, self.tokenizer, self.model_config.vocab_size, self.max_model_len, self.stop_ids
         )
         self._requests: dict[int, Sequence] = {}
+        self._text_of = self.tokenizer.token_text if self.tokenizer is not None else lambda token_id: ""
         self._metrics = EngineMetrics()
         self._last_read = 0.0
         self._next_id = 0
@@ -86,6 +87,11 @@ class LLMEngine:
         return self.checker.check(prompt, params)
 
     def add_request(self, prompt: str | list[int], params: SamplingParams) -> int:
+        """Check and queue a request; returns its id.
+
+        Raises:
+            ArgumentError: it can't be run.
+        """
         return self.submit(self.check(prompt, params), params)
 
     def submit(self, token_ids: list[int], params: SamplingParams, streams: bool = False) -> int:
@@ -93,6 +99,10 @@ class LLMEngine:
         room = self.max_model_len - len(token_ids)
         # Drawn for every request, so that one request's seed does not depend on whether others bring their own.
         drawn = int(self._seeds.integers(2**63 - 1))
+        text = None
+        if self.tokenizer is not None and (streams or params.stop_strings):
+            detokenizer = self.tokenizer.detokenizer(params.skip_special_tokens)
+            text = OutputText(detokenizer, params.stop_strings, params.include_stop_str_in_output, params.min_tokens)
         seq = Sequence(
             request_id=self._next_id,
             token_ids=token_ids,
@@ -101,10 +111,8 @@ class LLMEngine:
             stop_ids=frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.stop_ids),
             max_len=len(token_ids) + (room if params.max_tokens is None else min(params.max_tokens, room)),
             arrival_time=time.monotonic(),
+            text=text,
         )
-        if self.tokenizer is not None and (streams or params.stop_strings):
-            detokenizer = self.tokenizer.detokenizer(params.skip_special_tokens)
-            seq.text = OutputText(detokenizer, params.stop_strings, params.include_stop_str_in_output, params.min_tokens)
         self._next_id += 1
         self._requests[seq.request_id] = seq
         self.scheduler.add(seq)
@@ -127,6 +135,7 @@ class LLMEngine:
         return self._requests.keys()
 
     def abort(self, request_id: int) -> None:
+        """End a request now, to be given by the next step. One that has ended, or is unknown, is let be."""
         seq = self._requests.get(request_id)
         if seq is not None and seq.finish_reason is None:
             self.scheduler.abort(seq)
@@ -157,6 +166,7 @@ class LLMEngine:
             raise
 
     def close(self) -> None:
+        """Drop every request and free the model, the caches and the other ranks."""
         self._abort_all()
         self._requests.clear()
         self._in_flight = None
@@ -191,7 +201,7 @@ class LLMEngine:
         for row in step.rows:
             if row.samples and row.seq.first_token_time is None and row.seq.finish_reason is None:
                 row.seq.first_token_time = now
-        record_logprobs(step.rows, step.tokens, tokens)
+        record_logprobs(step.rows, step.tokens, tokens, self._text_of)
         finished = self.scheduler.land(step.rows, tokens)
         self._metrics.steps += 1
         self._metrics.step_seconds += now - max(step.launched, self._last_read)

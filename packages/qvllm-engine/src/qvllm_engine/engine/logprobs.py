@@ -50,14 +50,26 @@ class Logprobs:
         """The same with every tensor moved."""
         return Logprobs(move(self.chosen), move(self.rank), move(self.values), move(self.ids))
 
-    def rows(self, tokens: list[int], counts: list[int | None]) -> Iterator[dict[int, TokenLogprob] | None]:
-        """Per row the token itself and the ``counts[row]`` most likely ones; None where the count is None."""
+    def rows(
+        self, tokens: list[int], counts: list[int | None], text_of: Callable[[int], str]
+    ) -> Iterator[dict[int, TokenLogprob] | None]:
+        """Per row the token itself and the ``counts[row]`` most likely ones; None where the count is None.
+
+        Args:
+            tokens: of the rows.
+            counts: how many each wants.
+            text_of: the text of a token alone.
+        """
         columns = (self.chosen.tolist(), self.rank.tolist(), self.values.tolist(), self.ids.tolist())
         for token, count, chosen, rank, values, ids in zip(tokens, counts, *columns, strict=True):
             if count is None:
                 yield None
                 continue
-            # Equal values share the rank of the first of them.
-            row = {i: TokenLogprob(value, values.index(value) + 1) for i, value in zip(ids[:count], values, strict=False)}
-            row.setdefault(token, TokenLogprob(chosen, rank))
+            row, before, first = {}, None, 1
+            for place, (i, value) in enumerate(zip(ids[:count], values, strict=False), start=1):
+                if value != before:  # equal values share the rank of the first of them
+                    before, first = value, place
+                row[i] = TokenLogprob(value, first, text_of(i))
+            if token not in row:
+                row[token] = TokenLogprob(chosen, rank, text_of(token))
             yield row

@@ -20,7 +20,7 @@ class OutputText:
         self._include_stop = include_stop
         self._min_tokens = min_tokens
         self._num_tokens = 0
-        self._text: str | None = None  # once it is final
+        self._text: str | None = None  # once a stop string is found
 
     def append(self, token_id: int) -> bool:
         """Take in a token; whether the text now holds a stop string that counts."""
@@ -29,14 +29,16 @@ class OutputText:
         self._num_tokens += 1
         return self._num_tokens > self._min_tokens and self._cut(before)
 
-    def finish(self) -> str:
-        """The final text. A character that was not complete counts now, and may complete a stop string."""
-        if self._text is None:
-            before = len(self._detokenizer.text)
-            text = self._detokenizer.finish()
-            if self._num_tokens <= self._min_tokens or not self._cut(before):
-                self._text = text
-        return self._text or ""
+    def end(self) -> bool:
+        """No token follows, so what was held back counts now; whether it completes a stop string that counts."""
+        before = len(self._detokenizer.text)
+        self._detokenizer.finish()
+        return self._num_tokens > self._min_tokens and self._cut(before)
+
+    @property
+    def final(self) -> str:
+        """The text up to the stop string that was found, else all of it."""
+        return self._detokenizer.finish() if self._text is None else self._text
 
     @property
     def certain(self) -> str:

@@ -1,12 +1,13 @@
 """Which tokens of which requests the next step computes."""
 
+import time
 from collections import deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 
 from qvllm_engine.engine.cache_manager import CacheManager
-from qvllm_engine.engine.sequence import Sequence, Status
+from qvllm_engine.engine.sequence import End, Sequence, Status
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,7 @@ class Row:
 
     A row that reaches the sequence's end samples its next token. A sampling row of one token is a *decode* row; that token
     may still be on the device, sampled by the step in flight. ``admitted`` marks a sequence's first row since its admission.
+    ``prompt_positions`` are those whose hidden states tell log probabilities of the prompt's next tokens, if they are wanted.
     """
 
     seq: Sequence
@@ -22,6 +24,7 @@ class Row:
     count: int
     samples: bool
     admitted: bool = False
+    prompt_positions: range = range(0)
 
     @property
     def end(self) -> int:
@@ -94,21 +97,22 @@ class Scheduler:
             self.cache.commit(seq, row.end)
             if token_id is None:
                 continue
-            seq.finish_reason = seq.append(token_id)
-            if seq.finish_reason is not None:
-                self._finish(seq)
+            end = seq.append(token_id)
+            if end is not None:
+                self._finish(seq, end)
                 finished.append(seq)
         return finished
 
     def abort(self, seq: Sequence) -> None:
         """End a sequence now. What it has in flight is dropped when it lands; a finished one stays as it is."""
         if seq.status is not Status.FINISHED:
-            seq.finish_reason = "abort"
-            self._finish(seq)
+            self._finish(seq, End("abort"))
 
     def _plan(self, seq: Sequence, count: int, admitted: bool = False) -> Row:
-        row = Row(seq, seq.num_computed, count, seq.num_computed + count == seq.num_tokens, admitted)
-        seq.num_computed += count
+        start, end = seq.num_computed, seq.num_computed + count
+        prompt_end = min(end, seq.num_prompt_tokens - 1) if seq.needs_prompt_logprobs else start
+        row = Row(seq, start, count, end == seq.num_tokens, admitted, range(start, prompt_end))
+        seq.num_computed = end
         seq.steps_in_flight += 1
         seq.tokens_in_flight += row.samples
         return row
@@ -154,12 +158,14 @@ class Scheduler:
         seq.num_preemptions += 1
         self.cache.release(seq)
 
-    def _finish(self, seq: Sequence) -> None:
+    def _finish(self, seq: Sequence, end: End) -> None:
         if seq.status is Status.RUNNING:
             self._leave(seq)
         else:
             self.waiting.remove(seq)
         seq.status = Status.FINISHED
+        seq.finish_reason, seq.stop_reason = end
+        seq.finished_time = time.monotonic()
         self.cache.release(seq)
 
     def _leave(self, seq: Sequence) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from qvllm_engine.engine.output_text import OutputText
 from qvllm_engine.outputs import FinishReason, TokenLogprob
@@ -12,6 +13,13 @@ class Status(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
+
+
+class End(NamedTuple):
+    """What ends a sequence: the reason, and the stop token or string if it is one."""
+
+    finish_reason: FinishReason
+    stop_reason: int | str | None = None
 
 
 @dataclass(eq=False)
@@ -30,6 +38,7 @@ class Sequence:
         stop_ids: ids that end it.
         max_len: total tokens at which it ends with reason "length".
         arrival_time: seconds, monotonic.
+        text: its output's text as it grows, where stop strings or a stream need it. Grown by ``append``.
         status: written by the scheduler.
         slot: its place in per-request device state while it runs, from 1. Written by the scheduler.
         num_computed: tokens whose keys and values the steps planned so far compute. Written by the scheduler.
@@ -40,13 +49,13 @@ class Sequence:
         num_committed_blocks: how many of its first blocks are indexed. Written by the cache manager.
         num_cached_tokens: prompt tokens found in the prefix cache on first admission. Written by the scheduler.
         num_preemptions: how often it lost its blocks to an older request. Written by the scheduler.
-        finish_reason: why it ended, None until then. Written by the scheduler.
+        finish_reason: why it ended, None until then. Written by the scheduler, like the next two.
+        stop_reason: the stop token or string that ended it.
+        finished_time: when it ended; seconds, monotonic.
         first_scheduled_time: seconds, monotonic. Written by the engine, like the next.
         first_token_time: when its first token was read.
-        stop_reason: the stop token or string that ended it.
-        text: its output's text as it grows, where stop strings or a stream need it.
-        logprobs: of the accepted output tokens. Written by the engine.
-        prompt_logprobs: of the prompt's tokens, as far as they are known. Written by the engine.
+        logprobs: of the accepted output tokens. Written by ``record_logprobs``, like the next.
+        prompt_logprobs: of the prompt's tokens, as far as they are known.
     """
 
     request_id: int
@@ -56,6 +65,7 @@ class Sequence:
     stop_ids: frozenset[int]
     max_len: int
     arrival_time: float = 0.0
+    text: OutputText | None = None
     num_prompt_tokens: int = field(init=False)
     status: Status = Status.WAITING
     slot: int = 0
@@ -68,10 +78,10 @@ class Sequence:
     num_cached_tokens: int | None = None
     num_preemptions: int = 0
     finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    finished_time: float | None = None
     first_scheduled_time: float | None = None
     first_token_time: float | None = None
-    text: OutputText | None = None
-    stop_reason: int | str | None = None
     logprobs: list[dict[int, TokenLogprob]] = field(default_factory=list)
     prompt_logprobs: list[dict[int, TokenLogprob] | None] = field(default_factory=list)
 
@@ -97,15 +107,18 @@ class Sequence:
         """Whether log probabilities of its prompt are still to be computed."""
         return self.params.prompt_logprobs is not None and len(self.prompt_logprobs) < self.num_prompt_tokens
 
-    def append(self, token_id: int) -> FinishReason | None:
-        """Accept a token; why the sequence ends with it, if it does. A stop counts before the length."""
+    def append(self, token_id: int) -> End | None:
+        """Accept a token; what ends the sequence with it, if anything does.
+
+        A stop string counts before a stop id, whose text comes after it, and a stop before the length.
+        """
         self.token_ids.append(token_id)
-        if token_id in self.stop_ids:
-            self.stop_reason = token_id
-            if self.text is not None and self.params.include_stop_str_in_output:
-                self.text.append(token_id)
-            return "stop"
-        if self.text is not None and self.text.append(token_id):
-            self.stop_reason = self.text.stopped_by
-            return "stop"
-        return "length" if len(self.token_ids) >= self.max_len else None
+        is_stop = token_id in self.stop_ids
+        is_last = is_stop or len(self.token_ids) >= self.max_len
+        if self.text is not None:
+            is_shown = not is_stop or self.params.include_stop_str_in_output
+            if (is_shown and self.text.append(token_id)) or (is_last and self.text.end()):
+                return End("stop", self.text.stopped_by)
+        if is_stop:
+            return End("stop", token_id)
+        return End("length") if is_last else None
