@@ -137,7 +137,7 @@ def combined(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The documentation, warnings as errors, and the snippets in it."""
+    """The documentation, warnings as errors, and the snippets in it with what they print."""
     install_wheels(session, ("qvllm-engine", "qvllm-models"), *DOCS_TOOLS)
     session.run("sphinx-build", "-q", "-W", "--keep-going", "-E", "docs", "docs/_build")
     for page in sorted((ROOT / "docs").glob("*.md")):
@@ -146,14 +146,10 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """The README's example, as a user would run it: two wheels and a CPU."""
+    """The READMEs' examples, as a user would run them: two wheels and a CPU."""
     install_wheels(session, ("qvllm-engine", "qvllm-models"))
-    for package in ("qvllm-engine", "qvllm-models"):
-        run_snippets(session, ROOT / "packages" / package / "README.md")
-    printed = run_snippets(session, ROOT / "README.md")
-    shown = re.search(r"<!-- output -->\s*```text\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    if not shown or shown[1].strip() != printed.strip():
-        session.error("README.md does not show, after <!-- output -->, what its example printed")
+    for folder in (ROOT, ROOT / "packages" / "qvllm-engine", ROOT / "packages" / "qvllm-models"):
+        run_snippets(session, folder / "README.md")
 
 
 @nox.session(venv_backend="none", default=False)
@@ -408,17 +404,44 @@ def has_gpu(session: nox.Session) -> bool:
     return str(session.run("python", "-c", probe, silent=True, log=False)).strip().endswith("True")
 
 
-def run_snippets(session: nox.Session, page: Path) -> str:
-    """Run the ``python`` blocks of a page as one script, away from the sources; returns what they print."""
-    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
+def run_snippets(session: nox.Session, page: Path) -> None:
+    """Run a page's snippets away from the sources; each must print what the ``text`` block after it shows.
+
+    The ``python`` blocks are one script, and a ``bash`` block runs if it shows an output.
+    """
+    blocks = re.findall(r"^```(python|bash|text)\n(.*?)^```", page.read_text(), re.M | re.S)
+    runs: list[tuple[str, str, str | None]] = []
+    for kind, body in blocks:
+        if kind != "text":
+            runs.append((kind, body, None))
+        elif runs and runs[-1][2] is None:
+            runs[-1] = (*runs[-1][:2], body)
+        else:
+            session.error(f"{page.name}: a text block is the output of one snippet before it; this has none:\n\n{body}")
+    python = [(body, output or "") for kind, body, output in runs if kind == "python"]
+    bash = [(body, output) for kind, body, output in runs if kind == "bash" and output is not None]
+    printed = run_python(session, page.stem, [body for body, _ in python])
+    printed += [run_away(session, "bash", "-euo", "pipefail", "-c", body) for body, _ in bash]
+    for (body, output), text in zip(python + bash, printed, strict=True):
+        if text.strip("\n") != output.strip("\n"):
+            session.error(f"{page.name}: this snippet\n\n{body}\nprints\n\n{text}\nbut the page shows\n\n{output}")
+    session.log(f"{page.name}: ran {len(printed)} snippets, which print what it shows")
+
+
+def run_python(session: nox.Session, name: str, blocks: list[str]) -> list[str]:
+    """What each block prints, run together as one script."""
     if not blocks:
-        return ""
-    script = Path(session.create_tmp()).resolve() / f"{page.stem}.py"
-    script.write_text("\n".join(blocks))
-    with session.chdir(script.parent):
-        printed = str(session.run("python", script.name, silent=True, stderr=None, env={"PYTHONPATH": ""}))
-    session.log(f"{page.name} prints:\n{printed}")
-    return printed
+        return []
+    script = Path(session.create_tmp()).resolve() / f"{name}.py"
+    border = "-- the next snippet --\n"
+    script.write_text(f"print({border!r}, end='')\n".join(blocks))
+    return run_away(session, "python", str(script)).split(border)
+
+
+def run_away(session: nox.Session, *command: str) -> str:
+    """What a command prints to its standard output, in a folder without sources."""
+    with session.chdir(session.create_tmp()):
+        return str(session.run(*command, silent=True, stderr=None, env=TEST_ENVIRONMENT, external=command[0] == "bash"))
 
 
 def tests_of(package: str) -> Path:
