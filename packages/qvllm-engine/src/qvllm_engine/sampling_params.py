@@ -1,6 +1,7 @@
 """How the tokens of one request are drawn, when they end, and what is told about them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any
 
 from qvllm_engine.config import require_bool, require_int, require_number
@@ -38,8 +39,8 @@ UNSUPPORTED = {
 class SamplingParams:
     """Settings of one request. Names and meanings are vLLM's, unless stated.
 
-    A token is chosen from the logits in this order: logit_bias and allowed_token_ids, min_tokens, penalties, temperature,
-    top_k, top_p, min_p.
+    A token is chosen from the logits in this order: logit_bias is added and, before min_tokens tokens, stop ids are banned;
+    then all ids but allowed_token_ids are banned; then penalties, temperature, top_k, top_p, min_p.
 
     Attributes:
         temperature: divides the logits before the draw; 0 takes the most likely token (greedy, exact).
@@ -63,7 +64,7 @@ class SamplingParams:
         skip_special_tokens: leave special tokens out of the text.
 
     Raises:
-        ArgumentError: a value is out of range, or a setting is not offered; the text names it and says what to do.
+        ArgumentError: a value is out of range, a setting is not offered or not known; the text names it and says what to do.
     """
 
     temperature: float = 1.0
@@ -86,11 +87,14 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
 
-    def __new__(cls, **settings: Any) -> "SamplingParams":
+    def __new__(cls, *values: Any, **settings: Any) -> "SamplingParams":
         # Before __init__, whose TypeError would say less.
+        if values:
+            raise ArgumentError(f"SamplingParams takes its settings by name, got {', '.join(map(repr, values))} without one")
+        known = [field.name for field in fields(cls)]
         for name in settings:
-            if name in UNSUPPORTED:
-                raise ArgumentError(f"SamplingParams has no {name}: {UNSUPPORTED[name]}")
+            if name not in known:
+                raise ArgumentError(f"SamplingParams has no {name}: {UNSUPPORTED.get(name) or _nearest(name, known)}")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -167,6 +171,12 @@ class SamplingParams:
     def has_penalties(self) -> bool:
         """Whether the choice depends on the tokens before it."""
         return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0.0, 0.0, 1.0)
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    """Which setting is meant, or all there are."""
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"its settings are {', '.join(known)}"
 
 
 def _require_ids(name: str, ids: Any) -> None:

@@ -106,7 +106,7 @@ def test_json_lines_bring_their_own_settings(ask: Callable[..., Any], reference:
         ("[1]", "line 2 of standard input must be an object"),
         ('{"temperature": 1}', "either 'prompt' or 'messages'"),
         ('{"prompt": "t5", "messages": []}', "either 'prompt' or 'messages'"),
-        ('{"prompt": "t5", "colour": 1}', "line 2 of standard input: colour: not a sampling parameter"),
+        ('{"prompt": "t5", "colour": 1}', "line 2 of standard input: SamplingParams has no colour"),
         ('{"prompt": "t5", "n": 2}', "line 2 of standard input: SamplingParams has no n: pass the prompt n times"),
         ('{"prompt": "t5", "top_p": 2}', "line 2 of standard input: top_p must be in (0, 1]"),
         ('{"prompt": 5}', "prompt 1: a prompt must be a str"),
