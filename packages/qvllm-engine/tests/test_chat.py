@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from qvllm_toy import CHAT_TEMPLATE, expected, write_checkpoint, write_tokenizer
+from qvllm_toy.reference import greedy
 
 from qvllm_engine import LLM, ArgumentError, SamplingParams
 
@@ -112,6 +113,75 @@ def test_what_the_template_refuses_is_an_argument_error_with_its_words(llm: LLM)
     assert "conversation 1: the chat template" in refused(llm, [[HELLO], adds_a_text_to_none])
 
 
+@pytest.mark.parametrize("variables", [5, ["mood"], [], {5: "t9"}])
+def test_variables_that_are_no_dict_of_names_are_refused(llm: LLM, variables: Any) -> None:
+    assert "chat_template_kwargs must be a dict" in refused(llm, [HELLO], chat_template_kwargs=variables)
+
+
+@pytest.mark.parametrize("name", ["mod", "documents", "tools", "enable_thinking", "message"])
+def test_a_variable_that_the_template_does_not_use_is_refused(llm: LLM, name: str) -> None:
+    text = refused(llm, [HELLO], chat_template_kwargs={"mood": "t9", name: [{}]})
+    assert text.endswith(f"chat_template_kwargs: the chat template does not use {name}; the template's variables are mood")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("tokenize", "return_dict", "padding", "return_tensors", "chat_template", "conversation", "kwargs"),
+        *("messages", "add_generation_prompt", "continue_final_message"),
+    ],
+)
+def test_what_is_no_variable_of_the_template_is_refused(llm: LLM, name: str) -> None:
+    text = refused(llm, [HELLO], chat_template_kwargs={name: None})
+    assert f"{name} is not for the caller to set; the template's variables are mood" in text
+
+
+def write_template(folder: Path, template: str) -> Path:
+    write_tokenizer(write_checkpoint(folder), template)
+    return folder
+
+
+def test_tools_and_special_tokens_reach_a_template_that_uses_them(make_llm: Callable[..., LLM], tmp_path: Path) -> None:
+    template = (
+        "{% set tone = tone or 't20' %}{% for tool in tools or [] %}{{ tool.name + ' ' }}{% endfor %}"
+        "{% generation %}{{ eos_token + ' ' + tone }}{% endgeneration %}{% if false %}{{ raise_exception('') }}{% endif %}"
+    )
+    llm = make_llm(write_template(tmp_path, template))
+    [output] = llm.chat([HELLO], GREEDY, use_tqdm=False, chat_template_kwargs={"tools": [{"name": "t30"}]})
+    assert output.prompt_token_ids == [30, 1, 20]
+    [output] = llm.chat([HELLO], GREEDY, use_tqdm=False, chat_template_kwargs={"tone": "t5"})
+    assert output.prompt_token_ids == [1, 5]
+    with pytest.raises(ArgumentError, match="does not use mood; the template's variables are tone, tools"):
+        llm.chat([HELLO], GREEDY, use_tqdm=False, chat_template_kwargs={"mood": "t5"})
+
+
+def test_a_name_that_the_template_sets_itself_is_no_variable(make_llm: Callable[..., LLM], tmp_path: Path) -> None:
+    template = """
+        {%- macro say(text) %}{{ text }}{% endmacro %}
+        {%- if tone is not defined %}
+            {%- set tone = 't20' %}
+        {%- endif %}
+        {%- if messages[0].content is string %}
+            {%- set content = messages[0].content %}
+        {%- endif %}
+        {{- say(content) + ' ' + tone }}"""
+    llm = make_llm(write_template(tmp_path, template))
+    [output] = llm.chat([HELLO], GREEDY, use_tqdm=False, chat_template_kwargs={"tone": "t9"})
+    assert output.prompt_token_ids == [5, 6, 9]
+    for name in ("content", "text", "say"):
+        with pytest.raises(ArgumentError, match=f"does not use {name}; the template's variables are tone"):
+            llm.chat([HELLO], GREEDY, use_tqdm=False, chat_template_kwargs={name: "t5"})
+
+
+def test_the_variables_of_a_template_that_takes_none_or_is_broken(make_llm: Callable[..., LLM], tmp_path: Path) -> None:
+    none = make_llm(write_template(tmp_path / "none", "{{ messages[0].content }}"))
+    with pytest.raises(ArgumentError, match="does not use mood; the template's variables are none"):
+        none.chat([HELLO], GREEDY, use_tqdm=False, chat_template_kwargs={"mood": "t5"})
+    broken = make_llm(write_template(tmp_path / "broken", "{% if mood %}"))
+    with pytest.raises(ArgumentError, match="the chat template refuses these messages: TemplateSyntaxError"):
+        broken.chat([HELLO], GREEDY, use_tqdm=False, chat_template_kwargs={"mood": "t5"})
+
+
 def test_a_conversation_that_is_too_long_is_named(llm: LLM) -> None:
     long = {"role": "t4", "content": "t5 " * llm.engine.max_model_len}
     assert "conversation 1: the prompt has" in refused(llm, [[HELLO], [long]])
@@ -132,8 +202,14 @@ def test_a_number_of_params_that_does_not_fit(llm: LLM) -> None:
         llm.chat([[HELLO], [HELLO]], [GREEDY], use_tqdm=False)
 
 
-def test_defaults_are_used_without_parameters(llm: LLM) -> None:
-    assert len(llm.chat([HELLO], use_tqdm=False)[0].token_ids) <= 16
+def test_defaults_are_used_without_parameters(make_llm: Callable[..., LLM], tmp_path: Path) -> None:
+    write_tokenizer(write_checkpoint(tmp_path), CHAT_TEMPLATE)
+    (tmp_path / "generation_config.json").write_text('{"do_sample": false, "repetition_penalty": 2.0}')
+    llm = make_llm(tmp_path)
+    default = llm.default_sampling_params
+    outputs = [llm.chat([HELLO], *given, use_tqdm=False)[0].token_ids for given in ((), (default,), (SamplingParams(seed=1),))]
+    assert outputs[0] == outputs[1] == greedy([4, 5, 6, 7, 8], default)
+    assert outputs[0] != outputs[2]
 
 
 def test_get_tokenizer_is_the_transformers_one(llm: LLM, make_llm: Callable[..., LLM]) -> None:

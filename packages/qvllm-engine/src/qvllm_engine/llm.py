@@ -297,7 +297,9 @@ class LLM:
         check_conversation(conversation)
         if self.engine.tokenizer is None:
             raise ArgumentError(f"{self.engine.folder} has no tokenizer, so it has no chat template: use generate")
-        return self.engine.tokenizer.render_chat(conversation, continue_final, template_kwargs or {})
+        return self.engine.tokenizer.render_chat(
+            conversation, continue_final, {} if template_kwargs is None else template_kwargs
+        )
 
     def _advance(self) -> list[RequestOutput]:
         """One step; its outputs are kept until whoever waits for them takes them."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from qvllm_engine.chat_template import check_variables
 from qvllm_engine.detokenizer import Detokenizer
 from qvllm_engine.errors import ArgumentError, CheckpointError
 from qvllm_engine.loading.json_file import read_json
@@ -78,10 +79,11 @@ class Tokenizer:
             template_kwargs: further variables of the template, such as ``enable_thinking``.
 
         Raises:
-            ArgumentError: the checkpoint has no template, or the template refuses the conversation.
+            ArgumentError: the checkpoint has no template, the template refuses the conversation, or does not use a variable.
         """
         if not self.hf.chat_template:
             raise ArgumentError("the checkpoint's tokenizer has no chat template: build the prompt and pass it to generate")
+        check_variables(self.hf, template_kwargs)
         try:
             rendered: str = self.hf.apply_chat_template(
                 list(messages),
