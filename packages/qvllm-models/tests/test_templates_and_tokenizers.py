@@ -2,7 +2,7 @@
 
 The published files are looked for in the folder that ``QVLLM_CHECKPOINTS`` names, each checkpoint in a folder of its own:
 ``Qwen3-0.6B``, ``Qwen3.5-0.8B``, ``Qwen3-ASR-0.6B``. Tokenizer and template files are enough. Without the variable their tests
-skip; with it a folder that is absent fails them.
+skip; with it a folder that is absent or not complete fails them.
 """
 
 import json
@@ -131,8 +131,20 @@ def find_folder(name: str) -> Path:
         pytest.fail(f"QVLLM_CHECKPOINTS is {root}, which has no folder {name}")
     needed = ["tokenizer_config.json", "vocab.json", "merges.txt"]
     if missing := [file for file in needed if not (folder / file).exists()]:
-        pytest.skip(f"{folder} lacks {', '.join(missing)}")
+        pytest.fail(f"{folder} lacks {', '.join(missing)}")
     return folder
+
+
+@pytest.mark.parametrize("there", [None, [], ["tokenizer_config.json", "vocab.json"]])
+def test_a_folder_that_is_not_complete_fails(there: list[str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QVLLM_CHECKPOINTS", str(tmp_path))
+    if there is not None:
+        (tmp_path / PUBLISHED[0]).mkdir()
+    for name in there or []:
+        (tmp_path / PUBLISHED[0] / name).touch()
+    with pytest.raises(BaseException, match=r"has no folder|lacks .*merges\.txt") as caught:
+        find_folder(PUBLISHED[0])
+    assert isinstance(caught.value, pytest.fail.Exception)
 
 
 def read_template(folder: Path) -> str:
