@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "CLI.md"
+DOCS = Path(__file__).resolve().parents[4] / "docs"
+if not DOCS.is_dir():
+    pytest.skip("the documentation is in the repository, not in the package", allow_module_level=True)
+PAGE = DOCS / "CLI.md"
 COMMANDS = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
