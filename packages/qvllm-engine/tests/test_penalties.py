@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,12 @@ from qvllm_toy import ORDINARY, expected
 from qvllm_toy.reference import greedy
 
 from qvllm_engine import LLM, SamplingParams
+from qvllm_engine.engine import model_runner
 from qvllm_engine.engine.batch import Batch
+from qvllm_engine.engine.logprobs import ROWS_AT_A_TIME
 from qvllm_engine.engine.penalties import PenaltyState
+from qvllm_engine.engine.sampler import Sampler
+from qvllm_engine.sampling_params import MAX_LOGPROBS
 
 SETTINGS = [
     {"presence_penalty": 2.0},
@@ -201,28 +206,38 @@ def test_a_banned_id_stays_banned_under_every_penalty() -> None:
     assert after.tolist() == logits.tolist()
 
 
-def test_the_state_is_there_when_the_cache_is_sized(make_llm: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch) -> None:
-    from qvllm_engine.engine import model_runner
-    from qvllm_engine.engine.sampler import Sampler
+@pytest.fixture
+def warmed(make_llm: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch) -> tuple[LLM, list[Any]]:
+    """An engine for five sequences that was warmed up before its cache was sized, and what happened then."""
+    seen: list[Any] = []
+    budget, sample, apply = model_runner.cache_budget, Sampler.sample, PenaltyState.apply
 
-    sizes, steps = [], []
-    budget, sample = model_runner.cache_budget, Sampler.sample
-
-    def measure(config: object, device: object, warm_up: Callable[[], None]) -> int:
+    def measure(config: Any, device: torch.device, warm_up: Any) -> int:
+        runner = warm_up.__self__
+        compute = runner.model.compute_logits
         with monkeypatch.context() as patch:
-            patch.setattr(Sampler, "sample", record)
+            patch.setattr(Sampler, "sample", lambda self, *args: seen.append(args[1]) or sample(self, *args))
+            patch.setattr(PenaltyState, "apply", lambda self, *args: seen.append(args) or apply(self, *args))
+            patch.setattr(runner.model, "compute_logits", lambda hidden: seen.append(len(hidden)) or compute(hidden))
             warm_up()
+        state = runner.sampler.penalties
+        seen.append((int(state.output_counts.sum()), int(state.in_prompt.sum()), len(state.output_counts)))
         return budget(config, device, warm_up)
 
-    def record(sampler: Sampler, logits: torch.Tensor, sampling: object) -> object:
-        sizes.append((tuple(sampler.penalties.output_counts.shape), tuple(sampler.penalties.in_prompt.shape)))
-        steps.append(sampling)
-        return sample(sampler, logits, sampling)
-
     monkeypatch.setattr(model_runner, "cache_budget", measure)
-    llm = make_llm(kv_cache_memory=2**20, max_num_seqs=5)
-    assert sizes == [((6, 96), (6, 96))]
-    assert len(steps[0]) == 5
-    assert steps[0].presence.all()
-    assert len(steps[0].bias[0]) == len(steps[0].allowed[0]) == 5
-    assert tokens_of(llm, PROMPTS, PENALIZED) == WANT  # the warm-up left nothing behind
+    return make_llm(kv_cache_memory=2**20, max_num_seqs=5, max_num_batched_tokens=300), seen
+
+
+def test_the_warm_up_applies_every_setting_and_leaves_nothing(warmed: tuple[LLM, list[Any]]) -> None:
+    llm, (*prompt_rows, sampled_rows, sampling, penalties, state) = warmed
+    assert prompt_rows == [ROWS_AT_A_TIME, 300 - ROWS_AT_A_TIME]  # log probabilities of all the prompts' tokens
+    assert sampled_rows == len(sampling) == len(sampling.bias[0]) == len(sampling.allowed[0]) == 5
+    assert sampling.logprobs.tolist() == [MAX_LOGPROBS] * 5
+    logits, slots, presence, frequency, repetition = penalties
+    assert tuple(logits.shape) == (5, 96)
+    assert slots.tolist() == [1, 2, 3, 4, 5]
+    assert presence.all()
+    assert frequency.all()
+    assert (repetition != 1).all()
+    assert state == (0, 0, 6)
+    assert tokens_of(llm, PROMPTS, PENALIZED) == WANT

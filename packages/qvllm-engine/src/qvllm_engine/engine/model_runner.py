@@ -23,6 +23,7 @@ from qvllm_engine.errors import CacheMemoryError, ModelMemoryError
 from qvllm_engine.loading.checkpoint import Checkpoint
 from qvllm_engine.loading.weights import fill_with_dummy_weights, load_weights, prepare_weights
 from qvllm_engine.model_spec import KVCache, ModelContext, ModelSpec
+from qvllm_engine.sampling_params import MAX_LOGPROBS
 
 
 @dataclass
@@ -207,6 +208,7 @@ class ModelRunner:
         step = largest_step(self.config, self.max_model_len)
         with on_device(self.device):
             self._run(Batch.from_step(step, self._last_tokens, self.device), step, self._new_caches(1))
+            self.sampler.penalties.clear()
         self.synchronize()
 
 
@@ -241,15 +243,15 @@ def largest_step(config: EngineConfig, max_model_len: int) -> StepInput:
         kv_lens=np.full(len(counts), max_model_len, dtype=np.int32),
         max_seqlen_q=max(counts),
         sample_tokens=np.arange(rows, dtype=np.int64),
-        prompt_tokens=np.zeros(0, dtype=np.int64),
-        prompt_targets=np.zeros(0, dtype=np.int32),
-        prompt_logprobs=0,
+        prompt_tokens=np.arange(tokens, dtype=np.int64),
+        prompt_targets=np.zeros(tokens, dtype=np.int32),
+        prompt_logprobs=MAX_LOGPROBS,
         sampling=_every_setting(rows),
     )
 
 
 def _every_setting(rows: int) -> SamplingInput:
-    """Sampling that uses each setting in every row, on the slot that is nobody's."""
+    """Sampling that uses each setting in every row, and the penalty state's first slots."""
 
     def full(value: float, dtype: type) -> np.ndarray:
         return np.full(rows, value, dtype=dtype)
@@ -265,9 +267,9 @@ def _every_setting(rows: int) -> SamplingInput:
         presence=full(1, np.float32),
         frequency=full(1, np.float32),
         repetition=full(1.1, np.float32),
-        slots=full(0, np.int64),
+        slots=index + 1,  # slot 0 would mean no penalties
         resets=[],
         bias=(index, np.zeros_like(index), full(1, np.float32)),
         allowed=(index, np.zeros_like(index)),
-        logprobs=full(1, np.int64),
+        logprobs=full(MAX_LOGPROBS, np.int64),
     )

@@ -23,8 +23,13 @@ class PenaltyState:
         """Give a slot to a request that has these tokens, each ``[tokens]`` int64."""
         self.output_counts[slot].zero_()
         self.in_prompt[slot].zero_()
-        self.in_prompt[slot, prompt_ids] = True
+        self.in_prompt[slot].index_fill_(0, prompt_ids, True)
         self.output_counts[slot].index_add_(0, output_ids, torch.ones_like(output_ids, dtype=torch.int32))
+
+    def clear(self) -> None:
+        """Empty every slot."""
+        self.output_counts.zero_()
+        self.in_prompt.zero_()
 
     def apply(self, logits: Tensor, slots: Tensor, presence: Tensor, frequency: Tensor, repetition: Tensor) -> Tensor:
         """The logits after the penalties, new.

@@ -54,10 +54,9 @@ class Sampler:
             logits = logits.index_put((rows, ids), values, accumulate=True)
         if len(sampling.allowed[0]):
             rows, ids = map(on_device, sampling.allowed)
-            allowed = torch.ones_like(logits, dtype=torch.bool)
-            allowed[rows] = False
-            allowed[rows, ids] = True
-            logits = logits.masked_fill(~allowed, float("-inf"))
+            banned = torch.zeros_like(logits, dtype=torch.bool).index_fill_(0, rows, True)
+            banned.view(-1).index_fill_(0, rows * banned.shape[1] + ids, False)
+            logits = logits.masked_fill(banned, float("-inf"))
         if sampling.slots.any():
             penalties = map(on_device, (sampling.presence, sampling.frequency, sampling.repetition))
             logits = self.penalties.apply(logits, slots, *penalties)
