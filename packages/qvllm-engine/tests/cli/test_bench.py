@@ -1,6 +1,7 @@
 """``qvllm bench``: that its numbers are of the work that was asked for."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -114,3 +115,23 @@ def test_what_cannot_be_measured_is_refused(ask: Callable[..., Any], arguments: 
     done = ask("bench", *arguments)
     assert (done.code, done.out) == (code, "")
     assert message in done.err
+
+
+@pytest.mark.parametrize("mode", [[], ["--latency"]])
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda o: replace(o, token_ids=o.token_ids[1:]), "gave other than 5 tokens"),
+        (lambda o: replace(o, metrics=replace(o.metrics, first_token_time=None)), "ended without a token"),
+    ],
+    ids=["fewer tokens", "no first token"],
+)
+def test_work_that_was_not_done_is_an_error_and_no_traceback(
+    ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, mode: list[str], change: Callable[..., Any], word: str
+) -> None:
+    real = LLM.generate
+    monkeypatch.setattr(LLM, "generate", lambda self, *args, **more: [change(o) for o in real(self, *args, **more)])
+    run = ask("bench", *SHAPE, *mode)
+    assert (run.code, run.out) == (1, "")
+    assert run.err.startswith("Error: ")
+    assert word in run.err

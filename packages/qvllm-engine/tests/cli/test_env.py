@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from qvllm_engine.backends import registry
-from qvllm_engine.cli import environment, plugins
+from qvllm_engine.cli import installation, plugins
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, dict[str, str]], 
 
     def run(group: str, entries: dict[str, str]) -> None:
         points = [EntryPoint(name, value, group) for name, value in entries.items()]
-        for module in (registry, environment, plugins):
+        for module in (registry, installation, plugins):
             real = module.entry_points
 
             def entry_points(*, group: str, wanted: str = group, real: Any = real) -> Any:
@@ -90,8 +90,8 @@ def test_a_machine_that_fails_to_answer_is_reported(qvllm: Callable[..., Any], m
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     for name in ("get_device_name", "get_device_capability", "mem_get_info"):
         monkeypatch.setattr(torch.cuda, name, fail)
-    monkeypatch.setattr(environment, "available_host_memory", fail)
-    monkeypatch.setattr(environment, "DRIVER_QUERY", ("no-such-program",))
+    monkeypatch.setattr(installation, "available_host_memory", fail)
+    monkeypatch.setattr(installation, "DRIVER_QUERY", ("no-such-program",))
     [report] = qvllm("env", "--json").records
     assert report["system"]["driver"] is None
     assert [device["problem"] for device in report["devices"]] == ["RuntimeError: driver is sick"] * 2

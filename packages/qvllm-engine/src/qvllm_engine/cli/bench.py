@@ -6,13 +6,13 @@ from typing import Annotated, Any
 import typer
 
 from qvllm_engine.cli import engine as engines
-from qvllm_engine.cli.env import show
 from qvllm_engine.cli.flags import EngineFlags, Json, Model
 from qvllm_engine.cli.measure import Workload, latency, throughput
-from qvllm_engine.cli.terminal import tables, write_json
+from qvllm_engine.cli.terminal import show, tables, write_json
 
 
 def workload(help: str, *names: str, **settings: Any) -> Any:
+    """A flag of the panel "Workload"."""
     return typer.Option(*names, help=help, rich_help_panel="Workload", **settings)
 
 
@@ -55,14 +55,12 @@ def bench(model: Model, flags: WorkloadFlags, engine: EngineFlags, as_json: Json
 
 
 def label(name: str) -> str:
+    """A result's name as a person reads it."""
     return name.replace("_", " ")
 
 
 def shown(value: Any) -> str:
-    return (
-        f"{value:.4g}"
-        if isinstance(value, float) and abs(value) < 1000
-        else f"{value:,.0f}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    """A result as a person reads it: floats with four digits, or whole from a thousand on."""
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"

@@ -2,12 +2,9 @@
 
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from qvllm_engine.cli.environment import collect
 from qvllm_engine.cli.flags import Json
-from qvllm_engine.cli.terminal import tables, write_json
+from qvllm_engine.cli.installation import collect
+from qvllm_engine.cli.terminal import show, tables, write_json
 
 
 def env(as_json: Json = False) -> None:
@@ -26,23 +23,14 @@ def env(as_json: Json = False) -> None:
         show(console, kind.capitalize(), ("name", "package", ""), rows)
 
 
-def show(console: Console, title: str, columns: tuple[str, ...], rows: Any) -> None:
-    """A titled table; nothing where there are no rows."""
-    table = Table(title=title, title_justify="left", show_header=any(columns))
-    for index, column in enumerate(columns):
-        table.add_column(column, overflow="fold", no_wrap=index == 0)
-    for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
-    if table.row_count:
-        console.print(table)
-
-
 def device_row(device: dict[str, Any]) -> tuple[Any, ...]:
+    """A device's cells: memory in GiB, and what is wrong with it in its name's place."""
     memory, free = (size if size is None else f"{size / 2**30:.1f} GiB" for size in (device["memory"], device["free_memory"]))
     return device["device"], device["problem"] or device["name"], memory, free
 
 
 def backend_row(backend: dict[str, Any]) -> tuple[Any, ...]:
+    """A backend's cells: whether it runs on a device, else why not, and what it lacks."""
     remarks = [backend["problem"]] if backend["problem"] else []
     if backend["missing_operators"]:
         remarks.append(f"lacks {', '.join(backend['missing_operators'])}")

@@ -29,10 +29,12 @@ def parse_size(text: str) -> int:
 
 
 def sampling(help: str, **settings: Any) -> Any:
+    """A flag of the panel "Sampling", whose default is the checkpoint's."""
     return typer.Option(help=help, rich_help_panel="Sampling", show_default=False, **settings)
 
 
 def engine(help: str, *names: str, **settings: Any) -> Any:
+    """A flag of the panel "Engine"."""
     return typer.Option(*names, help=help, rich_help_panel="Engine", **settings)
 
 

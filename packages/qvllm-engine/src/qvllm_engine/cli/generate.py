@@ -47,13 +47,9 @@ def generate(
     """
     if not chat and (system is not None or thinking is not None):
         raise typer.BadParameter("--system and --thinking need --chat, which uses the chat template")
-    requests = read_requests(prompts or [], file, json_lines)
-    if not chat and any(request.messages is not None for request in requests):
-        raise typer.BadParameter("messages need --chat, which uses the chat template")
     given = {"max_tokens": DEFAULT_MAX_TOKENS, **sampling.given()}
-    for request in requests:  # before the model is loaded, which takes time
-        params_of(request, SamplingParams(**given))
-
+    # Read and checked before the model is loaded, which takes time.
+    requests = checked(read_requests(prompts or [], file, json_lines), chat, SamplingParams(**given))
     with engines.make_llm(model, engine) as llm:
         default = replace(llm.default_sampling_params, **given)
         params = [params_of(request, default) for request in requests]
@@ -72,6 +68,20 @@ def generate(
             write_json({"index": index, "messages" if chat else "prompt": given_input, **record(output)})
         else:
             write(output.text + "\n")
+
+
+def checked(requests: list[Request], chat: bool, default: SamplingParams) -> list[Request]:
+    """The requests, if their settings can be used over ``default``.
+
+    Raises:
+        typer.BadParameter: there are messages without ``chat``.
+        ArgumentError: a setting can't be used; the text names the request.
+    """
+    if not chat and any(request.messages is not None for request in requests):
+        raise typer.BadParameter("messages need --chat, which uses the chat template")
+    for request in requests:
+        params_of(request, default)
+    return requests
 
 
 def params_of(request: Request, default: SamplingParams) -> SamplingParams:

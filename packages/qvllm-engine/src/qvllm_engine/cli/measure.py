@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qvllm_engine.errors import ArgumentError
+from qvllm_engine.errors import ArgumentError, EngineError
 from qvllm_engine.llm import LLM
 from qvllm_engine.outputs import RequestOutput
 from qvllm_engine.sampling_params import SamplingParams
@@ -43,6 +43,7 @@ class Prompts:
         self._random = np.random.default_rng(work.seed)
 
     def draw(self, count: int) -> list[list[int]]:
+        """``count`` new prompts."""
         rows: list[list[int]] = self._random.choice(self._ids, size=(count, self._length)).tolist()
         return rows
 
@@ -99,17 +100,27 @@ def latency(llm: LLM, work: Workload, repeats: int) -> dict[str, Any]:
 
 
 def first_token_seconds(output: RequestOutput) -> float:
+    """Seconds from a request's arrival to its first token.
+
+    Raises:
+        EngineError: it has none.
+    """
     seconds = output.metrics.time_to_first_token
     if seconds is None:
-        raise RuntimeError(f"request {output.request_id} ended without a token")
+        raise EngineError(f"request {output.request_id} ended without a token, so there is nothing to measure")
     return seconds
 
 
 def spread(name: str, values: list[float]) -> dict[str, float]:
+    """Median, least and greatest, as three results."""
     return {f"median_{name}": median(values), f"min_{name}": min(values), f"max_{name}": max(values)}
 
 
 def check_lengths(outputs: list[RequestOutput], work: Workload) -> None:
-    """A number for other work than was asked for would be wrong."""
+    """A number for other work than was asked for would be wrong.
+
+    Raises:
+        EngineError: a request gave more or fewer tokens.
+    """
     if wrong := [len(o.token_ids) for o in outputs if len(o.token_ids) != work.output_len]:
-        raise RuntimeError(f"{len(wrong)} requests gave other than {work.output_len} tokens: {wrong[:5]}")
+        raise EngineError(f"{len(wrong)} requests gave other than {work.output_len} tokens: {wrong[:5]}")

@@ -8,15 +8,11 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 # All but tab and line feed: a model's output must not move the cursor or rename the window.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 PIPE_WIDTH = 120
-
-
-def interactive() -> bool:
-    """Whether a person types and reads."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def write(text: str) -> None:
@@ -50,3 +46,14 @@ def tables() -> Console:
     """A console for tables on stdout; texts in them are never markup."""
     width = None if sys.stdout.isatty() else PIPE_WIDTH
     return Console(markup=False, emoji=False, highlight=False, width=width)
+
+
+def show(console: Console, title: str, columns: tuple[str, ...], rows: Any) -> None:
+    """A titled table; nothing where there are no rows."""
+    table = Table(title=title, title_justify="left", show_header=any(columns))
+    for index, column in enumerate(columns):
+        table.add_column(column, overflow="fold", no_wrap=index == 0)
+    for row in rows:
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
+    if table.row_count:
+        console.print(table)

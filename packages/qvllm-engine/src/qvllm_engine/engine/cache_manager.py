@@ -19,11 +19,6 @@ class CacheManager:
         self.block_size = block_size
         self.prefix_caching = prefix_caching
 
-    @property
-    def capacity(self) -> int:
-        """Tokens that fit when one sequence has the whole pool."""
-        return (self.pool.num_blocks - 1) * self.block_size
-
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 

@@ -81,7 +81,8 @@ class Simulation:
 
     @property
     def capacity(self) -> int:
-        return self.cache.capacity
+        """Tokens that fit when one sequence has the whole pool."""
+        return self.limits.num_blocks * self.limits.block_size
 
     def add(self, prompt: Rows[int], max_tokens: int, stop_ids: Rows[int] = ()) -> Sequence:
         max_len = min(len(prompt) + max_tokens, self.capacity)

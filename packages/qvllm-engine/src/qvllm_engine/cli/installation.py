@@ -83,6 +83,8 @@ def devices() -> list[dict[str, Any]]:
 
 
 def gpu(index: int) -> dict[str, Any]:
+    """A GPU with its memory, or what is wrong with it."""
+
     def look() -> tuple[str, int, int]:
         capability = ".".join(map(str, torch.cuda.get_device_capability(index)))
         free, total = torch.cuda.mem_get_info(index)
@@ -115,6 +117,7 @@ def backend(name: str, device: str) -> dict[str, Any]:
 
 
 def points_of(group: str) -> list[EntryPoint]:
+    """The installed entry points of a group, by name."""
     return sorted(entry_points(group=group), key=lambda point: point.name)
 
 
@@ -130,4 +133,5 @@ def entry(
 
 
 def package(point: EntryPoint) -> str | None:
+    """Name and version of the package that brings an entry point."""
     return f"{point.dist.name} {point.dist.version}" if point.dist else None
