@@ -29,8 +29,9 @@ def test_without_the_file_they_are_ours(llm: LLM) -> None:
 
 def test_every_field_that_is_a_setting_of_ours(llm_with: Callable[..., LLM]) -> None:
     recommended = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.1}
-    others = {"do_sample": True, "max_new_tokens": 7, "pad_token_id": 4, "transformers_version": "5.0", "bos_token_id": 5}
-    assert llm_with(**recommended, **others).default_sampling_params == SamplingParams(**recommended)
+    others = {"do_sample": True, "max_length": 9, "pad_token_id": 4, "transformers_version": "5.0", "bos_token_id": 5}
+    found = llm_with(**recommended, max_new_tokens=7, **others).default_sampling_params
+    assert found == SamplingParams(**recommended, max_tokens=7)
 
 
 @pytest.mark.parametrize("config", [{}, {"temperature": None, "top_k": None, "do_sample": None}])

@@ -67,6 +67,15 @@ def test_a_bias_on_an_id_that_is_not_allowed_does_not_bring_it_back(llm: LLM) ->
     assert tokens_of(llm, (PROMPT, params(3, allowed_token_ids=[7], logit_bias={8: 1e4}))) == [[7] * 3]
 
 
+@pytest.mark.parametrize("bias", [-1e6, 1e6])
+@pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.5}])
+def test_the_largest_settings_together_stay_within_the_allowed_ids(llm: LLM, bias: float, filters: dict[str, float]) -> None:
+    allowed = ORDINARY[3:5]
+    extreme = {"logit_bias": dict.fromkeys(allowed, bias), "repetition_penalty": 1e6 if bias < 0 else 1e-6, "temperature": 1e-3}
+    settings = SamplingParams(allowed_token_ids=allowed, max_tokens=6, seed=1, ignore_eos=True, **extreme, **filters)
+    assert {*tokens_of(llm, ([10, 11], settings))[0]} <= {*allowed}
+
+
 def test_allowed_ids_leave_the_draw_of_what_remains(llm: LLM) -> None:
     """Ids that could not have won change nothing when they are left out."""
     drawn = params(20, temperature=0.7, seed=5)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from qvllm_engine import ArgumentError, SamplingParams
 from qvllm_engine.sampling_params import UNSUPPORTED
@@ -27,13 +28,13 @@ NAN, INF = float("nan"), float("inf")
         ("ignore_eos", [True, False]),
         ("presence_penalty", [-2, -2.0, 0, 0.5, 2]),
         ("frequency_penalty", [-2, -2.0, 0, 0.5, 2]),
-        ("repetition_penalty", [1e-3, 0.5, 1, 1.0, 20.0]),
+        ("repetition_penalty", [1e-6, 0.5, 1, 1.0, 20.0, 1e6]),
         ("min_tokens", [0, 1, 16]),
         ("stop", [(), ("a", "b"), ("a",), ("\n",), (" ",)]),
         ("include_stop_str_in_output", [True, False]),
         ("logprobs", [None, 0, 1, 100]),
         ("prompt_logprobs", [None, 0, 1, 100]),
-        ("logit_bias", [None, {}, {0: 1}, {5: -100.0, 6: -INF}]),
+        ("logit_bias", [None, {}, {0: 1}, {5: -100.0, 6: -INF}, {5: 1e6, 6: -1e6}]),
         ("allowed_token_ids", [None, (0,), (5, 6), (7, 7)]),
         ("skip_special_tokens", [True, False]),
     ],
@@ -56,7 +57,7 @@ def test_accepted(name: str, values: list[Any]) -> None:
         ("ignore_eos", [0, 1, None, "no"]),
         ("presence_penalty", [-2.1, 2.1, NAN, INF, "0", None, True]),
         ("frequency_penalty", [-2.1, 2.1, NAN, -INF, "0", None, True]),
-        ("repetition_penalty", [0, 0.0, -1, NAN, INF, "1", None, True]),
+        ("repetition_penalty", [0, 0.0, 9e-7, 1.1e6, -1, NAN, INF, "1", None, True]),
         ("min_tokens", [-1, 1.0, "5", None, True]),
         ("stop", ["", [""], ["a", ""], [5], [None], {"a"}, b"a", [["a"]]]),
         ("include_stop_str_in_output", [0, 1, None, "no"]),
@@ -110,6 +111,8 @@ def test_a_number_that_is_infinite_or_zero_in_float32_is_refused(settings: dict[
         ({True: 1.0}, ["True"]),
         ({5: NAN}, ["logit_bias[5]", "nan"]),
         ({5: INF}, ["logit_bias[5]", "inf"]),
+        ({5: 1.1e6}, ["logit_bias[5]", "[-1e+06, 1e+06]", "-inf to ban", "1100000"]),
+        ({5: torch.finfo(torch.float32).min}, ["logit_bias[5]", "-inf to ban"]),
         ({4: 1.0, 5: "1"}, ["logit_bias[5]", "'1'"]),
         ({5: None}, ["logit_bias[5]", "None"]),
         ({5: True}, ["logit_bias[5]", "True"]),

@@ -201,7 +201,7 @@ class LLM:
 
         Raises:
             ArgumentError: the prompt or its parameters can't be used, or the checkpoint has no tokenizer.
-            EngineError: a step failed, here or in another call; the text is cut short.
+            EngineError: a step failed, here or in another call, or the request was aborted; the text is cut short.
         """
         if self.engine.tokenizer is None:
             raise ArgumentError("the checkpoint has no tokenizer, so there is no text to stream: use add_request and step")
@@ -339,7 +339,9 @@ class LLM:
             if piece := output.text[shown:]:
                 yield piece
             if output.finish_reason == "abort":
-                raise EngineError("the text is cut short: a step failed in another call, which aborted all requests")
+                raise EngineError(
+                    "the text is cut short: the request was aborted, by abort or by a step that failed in another call"
+                )
         finally:
             self._release([request_id])
 

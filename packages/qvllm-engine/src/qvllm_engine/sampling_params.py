@@ -8,6 +8,9 @@ from qvllm_engine.config import require_bool, require_int, require_number
 from qvllm_engine.errors import ArgumentError
 
 MAX_LOGPROBS = 100
+# Beyond these the product of all settings passes the largest float32, and what was meant as a large number ends as none.
+MAX_BIAS = 1e6
+MAX_REPETITION_PENALTY = 1e6
 
 # Fields of vLLM's SamplingParams that are not here, and what to do instead.
 UNSUPPORTED = {
@@ -49,8 +52,8 @@ class SamplingParams:
         min_p: drop tokens less likely than this fraction of the most likely one; in [0, 1].
         presence_penalty: taken off the logit of every token that the output holds; in [-2, 2].
         frequency_penalty: taken off the logit of a token once for each time the output holds it; in [-2, 2].
-        repetition_penalty: divides the positive and multiplies the negative logits of tokens in prompt or output; 1e-6 or more.
-        logit_bias: added to the logits of these ids; -inf bans one.
+        repetition_penalty: divides positive and multiplies negative logits of tokens in prompt or output; in [1e-6, 1e6].
+        logit_bias: added to the logits of these ids, in [-1e6, 1e6]; -inf bans one.
         allowed_token_ids: only these can be chosen; None allows all.
         seed: the request draws the same tokens alone or in any batch; None takes one derived from the engine's seed.
         max_tokens: at most this many tokens are generated; None means up to the model's length.
@@ -130,15 +133,23 @@ class SamplingParams:
             if not -2.0 <= getattr(self, name) <= 2.0:
                 raise ArgumentError(f"{name} must be in [-2, 2], got {getattr(self, name)}")
         require_number("repetition_penalty", self.repetition_penalty)
-        if not self.repetition_penalty >= 1e-6:
-            raise ArgumentError(f"repetition_penalty must be 1e-6 or more (1 changes nothing), got {self.repetition_penalty}")
+        if not 1e-6 <= self.repetition_penalty <= MAX_REPETITION_PENALTY:
+            raise ArgumentError(
+                f"repetition_penalty must be in [1e-6, {MAX_REPETITION_PENALTY:g}] (1 changes nothing), got "
+                f"{self.repetition_penalty}"
+            )
         if self.logit_bias is not None:
             if not isinstance(self.logit_bias, dict):
                 raise ArgumentError(f"logit_bias must be a dict of token id to number, got {self.logit_bias!r}")
             for token_id, bias in self.logit_bias.items():
                 require_int("a token id in logit_bias", token_id, minimum=0)
-                if bias != float("-inf"):
-                    require_number(f"logit_bias[{token_id}], unless -inf,", bias)
+                if bias == float("-inf"):
+                    continue
+                require_number(f"logit_bias[{token_id}], unless -inf,", bias)
+                if abs(bias) > MAX_BIAS:
+                    raise ArgumentError(
+                        f"logit_bias[{token_id}] must be in [-{MAX_BIAS:g}, {MAX_BIAS:g}], or -inf to ban the id, got {bias}"
+                    )
             object.__setattr__(self, "logit_bias", {int(i): float(bias) for i, bias in self.logit_bias.items()})
         if self.allowed_token_ids is not None:
             _require_ids("allowed_token_ids", self.allowed_token_ids)

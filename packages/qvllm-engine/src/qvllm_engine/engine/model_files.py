@@ -10,7 +10,15 @@ from qvllm_engine.sampling_params import SamplingParams
 
 GENERATION_CONFIG = "generation_config.json"
 # Of generation_config.json's many fields, those that are settings of ours too.
-SAMPLING_FIELDS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+# Names in generation_config.json and ours.
+SAMPLING_FIELDS = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_new_tokens": "max_tokens",
+}
 
 
 def read_model_config(folder: Path) -> tuple[ModelSpec, ModelConfig]:
@@ -50,7 +58,7 @@ def default_sampling_params(folder: Path) -> SamplingParams:
         CheckpointError: a value can't be used.
     """
     data = generation_config(folder)
-    settings = {name: data[name] for name in SAMPLING_FIELDS if data.get(name) is not None}
+    settings = {ours: data[name] for name, ours in SAMPLING_FIELDS.items() if data.get(name) is not None}
     if data.get("do_sample") is False:
         settings["temperature"] = 0.0
     try:
