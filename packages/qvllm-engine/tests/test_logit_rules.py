@@ -70,7 +70,7 @@ def test_a_bias_on_an_id_that_is_not_allowed_does_not_bring_it_back(llm: LLM) ->
 @pytest.mark.parametrize("bias", [-1e6, 1e6])
 @pytest.mark.parametrize("filters", [{}, {"top_k": 5}, {"top_p": 0.5}, {"min_p": 0.5}])
 def test_the_largest_settings_together_stay_within_the_allowed_ids(llm: LLM, bias: float, filters: dict[str, float]) -> None:
-    allowed = ORDINARY[3:5]
+    allowed = list(ORDINARY[3:5])
     extreme = {"logit_bias": dict.fromkeys(allowed, bias), "repetition_penalty": 1e6 if bias < 0 else 1e-6, "temperature": 1e-3}
     settings = SamplingParams(allowed_token_ids=allowed, max_tokens=6, seed=1, ignore_eos=True, **extreme, **filters)
     assert {*tokens_of(llm, ([10, 11], settings))[0]} <= {*allowed}
