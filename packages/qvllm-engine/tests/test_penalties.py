@@ -212,7 +212,7 @@ def warmed(make_llm: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch) -> tup
     seen: list[Any] = []
     budget, sample, apply = model_runner.cache_budget, Sampler.sample, PenaltyState.apply
 
-    def measure(config: Any, device: torch.device, warm_up: Any) -> int:
+    def measure(config: Any, device: torch.device, warm_up: Any, graphs: int) -> int:
         runner = warm_up.__self__
         compute = runner.model.compute_logits
         with monkeypatch.context() as patch:
@@ -222,7 +222,8 @@ def warmed(make_llm: Callable[..., LLM], monkeypatch: pytest.MonkeyPatch) -> tup
             warm_up()
         state = runner.sampler.penalties
         seen.append((int(state.output_counts.sum()), int(state.in_prompt.sum()), len(state.output_counts)))
-        return budget(config, device, warm_up)
+        assert graphs == 0
+        return budget(config, device, warm_up, graphs)
 
     monkeypatch.setattr(model_runner, "cache_budget", measure)
     return make_llm(kv_cache_memory=2**20, max_num_seqs=5, max_num_batched_tokens=300), seen

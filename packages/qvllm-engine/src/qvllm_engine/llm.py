@@ -38,7 +38,7 @@ class LLM:
         device: "cpu", "cuda" or "cuda:N"; "auto" is the GPU where there is one.
         dtype: "bfloat16", or "float32" for reference runs.
         tensor_parallel_size: ranks that share the model, one process each.
-        enforce_eager: never use CUDA graphs. Nothing uses them yet.
+        enforce_eager: never use CUDA graphs. Otherwise decode steps run from them on a GPU where the backend asks for it.
         max_model_len: longest sequence, prompt and output, in tokens; by default what the model and the cache allow.
         max_num_seqs: sequences that run at a time.
         max_num_batched_tokens: tokens that one step computes; longer prompts are computed in chunks.

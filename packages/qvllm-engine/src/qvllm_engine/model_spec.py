@@ -19,10 +19,17 @@ GROUP = "qvllm.models"
 
 @dataclass(frozen=True)
 class PagedKV:
-    """Cache need of an attention layer on one rank: keys and values in blocks of the shared pool."""
+    """Cache need of an attention layer on one rank: keys and values in blocks of the shared pool.
+
+    Attributes:
+        kv_heads: key-value heads.
+        head_dim: elements of a head.
+        q_heads: query heads that read them; decode attention's scratch memory depends on it.
+    """
 
     kv_heads: int
     head_dim: int
+    q_heads: int
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
         return 2 * self.kv_heads * self.head_dim * dtype.itemsize
@@ -30,10 +37,17 @@ class PagedKV:
 
 @dataclass(frozen=True)
 class KVCache:
-    """One layer's cache: ``k`` and ``v``, each ``[num_blocks, kv_heads, block_size, head_dim]``."""
+    """One layer's cache.
+
+    Attributes:
+        k: ``[num_blocks, kv_heads, block_size, head_dim]``.
+        v: like k.
+        workspace: the backend's scratch memory for decode attention, one for all layers; None for a backend that has none.
+    """
 
     k: Tensor
     v: Tensor
+    workspace: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,12 @@ class BackendModule(Protocol):
     It may also define ``prepare_weight(kind, tensor) -> tensor``, called once per weight after loading, to repack it for its
     own operators: the result is what they are given as that weight, and may have any shape. Kinds: "linear", "qkv", "gate_up",
     "embedding" (an output head tied to it too), "lm_head" and "norm".
+
+    ``decode_workspace(max_seqs, num_q_heads, num_kv_heads, head_dim, max_kv_len, device) -> tensor``, called once per engine
+    and shape of attention, makes the scratch memory that ``decode_attention`` is given as ``workspace``.
+
+    ``CUDA_GRAPHS = True`` asks the engine to capture decode steps. A captured step has the block table of the longest
+    sequence there can be, so the backend's decode attention must cost what the lengths say, not what the table's width says.
     """
 
     OPS_API: int
@@ -170,7 +176,7 @@ class RequiredOps(Protocol):
 
         Args:
             q: ``[seqs, q_heads, head_dim]``.
-            workspace: scratch memory owned by the engine, for backends that split the keys. None so far.
+            workspace: scratch memory owned by the engine, of the backend's own ``decode_workspace``; None where it has none.
 
         Returns:
             ``[seqs, q_heads, head_dim]``; zeros where kv_len is 0 (a padding row).

@@ -104,8 +104,13 @@ class Batch:
 
 def to_device(array: np.ndarray, device: torch.device) -> Tensor:
     """Copy a host array to a device without waiting for it."""
+    return pinned(array, device).to(device, non_blocking=True)
+
+
+def pinned(array: np.ndarray, device: torch.device) -> Tensor:
+    """A host array as a tensor that a copy to ``device`` need not wait for."""
     tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+    return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
 def build_step(rows: Rows[Row], in_flight: Rows[Row], block_size: int) -> StepInput:

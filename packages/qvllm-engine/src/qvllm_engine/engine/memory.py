@@ -13,11 +13,11 @@ DEFAULT_CPU_CACHE_BYTES = 4 * 2**30
 CPU_SHARE = 0.25
 
 
-def cache_budget(config: EngineConfig, device: torch.device, warm_up: Callable[[], None]) -> int:
+def cache_budget(config: EngineConfig, device: torch.device, warm_up: Callable[[], None], graphs: int = 0) -> int:
     """Bytes for the caches of one rank.
 
-    On a GPU ``gpu_memory_utilization`` is this process's share of the whole memory; the weights and the peak of ``warm_up``
-    come off it.
+    On a GPU ``gpu_memory_utilization`` is this process's share of the whole memory; the weights, the peak of ``warm_up`` and
+    ``graphs``, the bytes that CUDA graphs will take, come off it.
 
     Raises:
         CacheMemoryError: the model leaves nothing of the share, or less than that is free because other processes hold it.
@@ -39,6 +39,7 @@ def cache_budget(config: EngineConfig, device: torch.device, warm_up: Callable[[
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     reserved = torch.cuda.memory_reserved(device)
+    peak += graphs
     activations = peak - reserved
     if config.kv_cache_memory is not None:
         budget = config.kv_cache_memory

@@ -14,6 +14,7 @@ from qvllm_engine.backends.registry import select_backend
 from qvllm_engine.config import EngineConfig
 from qvllm_engine.distributed.groups import Group
 from qvllm_engine.engine.batch import Batch, StepInput, to_device
+from qvllm_engine.engine.cuda_graphs import DecodeGraphs, DecodeInputs
 from qvllm_engine.engine.logprobs import Logprobs
 from qvllm_engine.engine.memory import cache_budget
 from qvllm_engine.engine.penalties import PenaltyState
@@ -93,7 +94,21 @@ class ModelRunner:
         slots = config.max_num_seqs if group.rank == 0 else 0
         self.sampler = Sampler(self.backend.ops, PenaltyState(slots, model_config.vocab_size, device))
         self.caches: list[KVCache] = []
-        self._last_tokens = torch.zeros(0, dtype=torch.int32, device=device)
+        self._workspace = self._new_workspace()
+        # Written in place: graphs read it by address.
+        self._last_tokens = torch.zeros(config.max_num_seqs, dtype=torch.int32, device=device)
+        self._graphs: DecodeGraphs | None = None
+
+    @property
+    def captures(self) -> bool:
+        """Whether decode steps run from CUDA graphs. Collectives are not captured: with several ranks all steps are eager."""
+        wanted = bool(getattr(self.backend.module, "CUDA_GRAPHS", False)) and not self.config.enforce_eager
+        return wanted and self.device.type == "cuda" and self.group.size == 1
+
+    @property
+    def table_width(self) -> int:
+        """Blocks of the longest sequence there can be."""
+        return -(-self.max_model_len // self.config.block_size)
 
     @property
     def block_bytes(self) -> int:
@@ -109,24 +124,26 @@ class ModelRunner:
         """
         if self.config.num_kv_blocks is not None:
             return self.config.num_kv_blocks
-        budget = cache_budget(self.config, self.device, self._warm_up)
+        budget = cache_budget(self.config, self.device, self._warm_up, self._graph_memory())
         blocks = budget // self.block_bytes - 1
         if blocks < 1:
             raise CacheMemoryError(
                 f"{budget / 2**20:.1f} MiB for the cache hold no block of {self.block_bytes / 2**20:.1f} MiB beside the one"
                 f" that is reserved; raise kv_cache_memory or gpu_memory_utilization, or lower max_num_batched_tokens"
             )
-        enough = self.config.max_num_seqs * -(-self.max_model_len // self.config.block_size)
-        return min(blocks, enough)
+        return min(blocks, self.config.max_num_seqs * self.table_width)
 
     def allocate(self, num_blocks: int) -> None:
-        """Make the caches: ``num_blocks`` blocks and the reserved block 0.
+        """Make the caches: ``num_blocks`` blocks and the reserved block 0; then capture the decode steps over them.
 
         Raises:
             CacheMemoryError: the memory is not there.
         """
         try:
             self.caches = self._new_caches(num_blocks + 1)
+            if self.captures:
+                self._graphs = self._new_graphs(self.caches)
+                self._graphs.capture()
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -139,9 +156,8 @@ class ModelRunner:
     def launch(self, step: StepInput) -> SampledTokens:
         """Start a step; the host does not wait for it on a GPU. Steps run in the order in which they are launched."""
         with on_device(self.device):
-            batch = Batch.from_step(step, self._last_tokens, self.device)
-            sampled = self._run(batch, step, self.caches)
-            self._last_tokens = sampled.tokens
+            sampled = self._finish(self._forward(step), step)
+            self._last_tokens[: len(sampled.tokens)] = sampled.tokens
             return self._to_host(sampled)
 
     def synchronize(self) -> None:
@@ -151,17 +167,23 @@ class ModelRunner:
 
     def reset(self) -> None:
         """Forget a failed step: nothing of it is input to the next."""
-        self._last_tokens = torch.zeros(0, dtype=torch.int32, device=self.device)
+        self._last_tokens.zero_()
 
     def close(self) -> None:
-        """Free the model and the caches."""
+        """Free the graphs, the model and the caches."""
         self.synchronize()
-        del self.model, self.sampler, self.caches, self._last_tokens
+        del self._graphs, self._workspace, self.model, self.sampler, self.caches, self._last_tokens
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _run(self, batch: Batch, step: StepInput, caches: Sequence[KVCache]) -> SampledTokens:
-        hidden = self.model(batch, caches)
+    def _forward(self, step: StepInput) -> Tensor:
+        """Hidden states of the step's tokens; a step of decode rows alone comes from a graph where there are any."""
+        if self._graphs is not None and step.max_seqlen_q == 0:
+            return self._graphs.run(step)
+        hidden: Tensor = self.model(Batch.from_step(step, self._last_tokens, self.device), self.caches)
+        return hidden
+
+    def _finish(self, hidden: Tensor, step: StepInput) -> SampledTokens:
         prompt_logprobs = None
         if len(step.prompt_tokens):
             rows, targets = to_device(step.prompt_tokens, self.device), to_device(step.prompt_targets, self.device)
@@ -200,14 +222,35 @@ class ModelRunner:
             return torch.zeros(shape, dtype=self.config.torch_dtype, device=self.device)
 
         specs = self.model.cache_specs()
-        return [KVCache(new(s.kv_heads, s.head_dim), new(s.kv_heads, s.head_dim)) for s in specs]
+        return [KVCache(new(s.kv_heads, s.head_dim), new(s.kv_heads, s.head_dim), self._workspace) for s in specs]
+
+    def _new_workspace(self) -> Tensor | None:
+        """The backend's scratch memory for decode attention; the longest serves every layer."""
+        make = getattr(self.backend.module, "decode_workspace", None)
+        shapes = {(spec.q_heads, spec.kv_heads, spec.head_dim) for spec in self.model.cache_specs()}
+        if make is None or not shapes:
+            return None
+        max_kv_len = self.table_width * self.config.block_size
+        return max((make(self.config.max_num_seqs, *shape, max_kv_len, self.device) for shape in shapes), key=len)
+
+    def _new_graphs(self, caches: Sequence[KVCache]) -> DecodeGraphs:
+        inputs = DecodeInputs(self._last_tokens, self.table_width, self.device)
+        return DecodeGraphs(self.model, caches, inputs, self.config.max_num_seqs)
+
+    def _graph_memory(self) -> int:
+        """Bytes that the decode graphs will take, from a trial on the reserved block alone."""
+        if not self.captures:
+            return 0
+        with on_device(self.device):
+            return self._new_graphs(self._new_caches(1)).estimate_memory()
 
     @torch.inference_mode()
     def _warm_up(self) -> None:
         """Run the largest step there can be, on the reserved block alone, so that its memory is seen."""
         step = largest_step(self.config, self.max_model_len)
         with on_device(self.device):
-            self._run(Batch.from_step(step, self._last_tokens, self.device), step, self._new_caches(1))
+            batch = Batch.from_step(step, self._last_tokens, self.device)
+            self._finish(self.model(batch, self._new_caches(1)), step)
             self.sampler.penalties.clear()
         self.synchronize()
 

@@ -25,7 +25,8 @@ def paged_attention(ops: SimpleNamespace, q: Tensor, cache: KVCache, batch: Batc
     outputs = []
     n = batch.num_decode
     if n:
-        outputs.append(ops.decode_attention(q[:n], cache.k, cache.v, batch.block_tables[:n], batch.kv_lens[:n], scale))
+        tables, kv_lens = batch.block_tables[:n], batch.kv_lens[:n]
+        outputs.append(ops.decode_attention(q[:n], cache.k, cache.v, tables, kv_lens, scale, cache.workspace))
     if batch.has_prefill:
         outputs.append(
             ops.prefill_attention(

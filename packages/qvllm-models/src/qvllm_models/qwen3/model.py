@@ -96,7 +96,7 @@ class Qwen3Attention(nn.Module):
         self.out = RowParallelLinear(context, config.num_q_heads * config.head_dim, config.hidden_size, reduce=False)
 
     def cache_spec(self) -> PagedKV:
-        return PagedKV(self.qkv.num_kv_heads, self.head_dim)
+        return PagedKV(self.qkv.num_kv_heads, self.head_dim, self.qkv.num_q_heads)
 
     def forward(
         self, x: Tensor, residual: Tensor | None, cos: Tensor, sin: Tensor, batch: Batch, cache: KVCache

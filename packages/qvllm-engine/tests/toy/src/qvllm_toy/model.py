@@ -71,7 +71,7 @@ class Toy(Model):
         self.local_heads = (range(KV_HEADS[0]), range(context.group.rank, KV_HEADS[1], context.group.size))
 
     def cache_specs(self) -> list[PagedKV]:
-        return [PagedKV(len(heads), dim) for heads, dim in zip(self.local_heads, HEAD_DIMS, strict=True)]
+        return [PagedKV(len(heads), dim, len(heads)) for heads, dim in zip(self.local_heads, HEAD_DIMS, strict=True)]
 
     def forward(self, batch: Batch, caches: Sequence[KVCache]) -> Tensor:
         """``[tokens, FEATURES]``."""
