@@ -289,11 +289,11 @@ def thirty_requests(setup: Setup) -> dict[str, tuple[int, SamplingParams]]:
     }
 
 
-def test_thirty_requests_equal_transformers(setup: Setup, make_llm: Callable[..., LLM]) -> None:
+def test_thirty_requests_equal_transformers(device: str, setup: Setup, make_llm: Callable[..., LLM]) -> None:
     requests = thirty_requests(setup)
     assert len(requests) == 30
     # Chunks, shared prompt starts, and requests that come and go within the batch.
-    llm = make_llm(setup.folder, max_num_batched_tokens=64, max_num_seqs=20)
+    llm = make_llm(setup.folder, device=device, max_num_batched_tokens=64, max_num_seqs=20)
     prompts = [setup.prompts[index] for index, _ in requests.values()]
     outputs = llm.generate(prompts, [params for _, params in requests.values()], use_tqdm=False)
     plain = [setup.greedy(i) for i in range(4)]
@@ -338,10 +338,10 @@ def check_logprobs(name: str, given: Any, k: int | None, token_ids: list[int], e
     ids=lambda filters: "+".join(filters),
 )
 def test_draws_come_from_the_ids_that_transformers_keeps(
-    setup: Setup, make_llm: Callable[..., LLM], filters: dict[str, Any]
+    device: str, setup: Setup, make_llm: Callable[..., LLM], filters: dict[str, Any]
 ) -> None:
     temperature = 1.0 if setup.folder == QWEN3 else 2.0
-    llm = make_llm(setup.folder, num_kv_blocks=512)
+    llm = make_llm(setup.folder, device=device, num_kv_blocks=512)
     prompt, count = setup.prompts[2], 300
     settings = [SamplingParams(temperature=temperature, max_tokens=1, seed=i, **filters) for i in range(count)]
     outputs = llm.generate([prompt] * count, settings, use_tqdm=False)
@@ -363,8 +363,8 @@ def test_the_random_numbers_are_philox() -> None:
 
 # ------------------------------------------------------------------------------------------------------ prompts
 @pytest.mark.parametrize("chunk", [16, 4096])
-def test_prompt_logprobs_equal_transformers(setup: Setup, make_llm: Callable[..., LLM], chunk: int) -> None:
-    llm = make_llm(setup.folder, max_num_batched_tokens=chunk)
+def test_prompt_logprobs_equal_transformers(device: str, setup: Setup, make_llm: Callable[..., LLM], chunk: int) -> None:
+    llm = make_llm(setup.folder, device=device, max_num_batched_tokens=chunk)
     wanted = [SamplingParams(temperature=0, max_tokens=2, prompt_logprobs=k) for k in (0, 1, 4, 4)]
     for again in range(2):  # the second time the prompts are in the prefix cache
         outputs = llm.generate(setup.prompts, wanted, use_tqdm=False)
