@@ -1,6 +1,7 @@
 """chat: the checkpoint's template makes the prompt, and what it or we can't use runs nothing. And get_tokenizer."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from qvllm_engine import LLM, ArgumentError, SamplingParams
 GREEDY = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 HELLO = {"role": "t4", "content": "t5 t6"}
 ANSWER = {"role": "t20", "content": "t21"}
+TEXT = {"type": "text", "text": "t5"}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +74,30 @@ def test_the_next_turn_finds_the_last_one_in_the_prefix_cache(llm: LLM) -> None:
 
 
 def test_the_callers_messages_are_left_alone(llm: LLM) -> None:
-    messages = [dict(HELLO), dict(ANSWER)]
+    parts = {"role": "t20", "content": [{"type": "text", "text": "t21"}, {"type": "text", "text": "t22"}]}
+    messages = [dict(HELLO), deepcopy(parts)]
     llm.chat(messages, GREEDY, use_tqdm=False, continue_final_message=True)
-    assert messages == [HELLO, ANSWER]
+    assert messages == [HELLO, parts]
+
+
+def test_contents_in_parts_are_texts_in_lines(make_llm: Callable[..., LLM], tmp_path: Path) -> None:
+    # Templates that write nothing for what is no text are common.
+    template = (
+        "{%- for m in messages %}{{ m.content.replace('\\n', ' t9 ') if m.content is string else 't30' }} t7 {% endfor %}"
+    )
+    llm = make_llm(write_template(tmp_path, template))
+    message = {"role": "user", "content": [TEXT, {"type": "text", "text": "t6"}, {"type": "text", "text": ""}]}
+    [output] = llm.chat([message, {"role": "user", "content": [TEXT]}], GREEDY, use_tqdm=False)
+    assert output.prompt_token_ids == [5, 9, 6, 9, 7, 5, 7]
+    assert "".join(llm.stream([message], GREEDY)) == llm.chat([message], GREEDY, use_tqdm=False)[0].text
+
+
+def test_only_a_message_that_calls_tools_may_lack_a_content(make_llm: Callable[..., LLM], tmp_path: Path) -> None:
+    template = "{%- for m in messages %}{{ m.content if m.content is string else m.tool_calls[0].name }} {% endfor %}"
+    llm = make_llm(write_template(tmp_path, template))
+    calls = {"role": "assistant", "tool_calls": [{"name": "t30"}]}
+    [output] = llm.chat([HELLO, calls, {**calls, "content": None}, {**calls, "content": [TEXT]}], GREEDY, use_tqdm=False)
+    assert output.prompt_token_ids == [5, 6, 30, 30, 5]
 
 
 def refused(llm: LLM, messages: Any, **more: Any) -> str:
@@ -100,7 +124,28 @@ def refused(llm: LLM, messages: Any, **more: Any) -> str:
         ([{"role": "t4"}], "content"),
         ([{"content": "t5"}], "role"),
         ([{"role": 4, "content": "t5"}], "role"),
-        ([HELLO, None], "None"),
+        ([HELLO, None], "message 1 must be a dict"),
+        ([HELLO, {"role": "t4", "content": None}], "message 1 has no content: pass a text"),
+        ([{"role": "assistant", "content": None}], "message 0 has no content"),
+        ([{"role": "assistant", "tool_calls": []}], "message 0 has no content"),
+        ([{"role": "assistant", "content": None, "tool_calls": "t5"}], "message 0 has no content"),
+        ([{"role": "t4", "content": None, "tool_calls": [{}]}], "message 0 has no content"),
+        ([HELLO, {"role": "t4", "content": 123}], "message 1: content must be a text, or a list of {'type': 'text', 'text'"),
+        ([{"role": "assistant", "content": 123, "tool_calls": [{}]}], "message 0: content must be a text"),
+        ([{"role": "t4", "content": True}], "got True"),
+        ([{"role": "t4", "content": b"t5"}], "got b't5'"),
+        ([{"role": "t4", "content": {"type": "text", "text": "t5"}}], "content must be a text"),
+        ([{"role": "t4", "content": []}], "got []"),
+        ([{"role": "t4", "content": (TEXT,)}], "content must be a text"),
+        ([{"role": "t4", "content": ["t5"]}], "a part of content must be {'type': 'text', 'text': ...}, got 't5'"),
+        ([{"role": "t4", "content": [TEXT, {"type": "text"}]}], "a part of content must be"),
+        ([{"role": "t4", "content": [{"type": "text", "text": None}]}], "a part of content must be"),
+        ([{"role": "t4", "content": [{"text": "t5"}]}], "a part of content must be"),
+        ([{"role": "t4", "content": [{"type": ["text"], "text": "t5"}]}], "a part of content must be"),
+        (
+            [HELLO, {"role": "t4", "content": [TEXT, IMAGE]}],
+            "message 1: content has a part of type 'image_url', but chat takes",
+        ),
     ],
 )
 def test_malformed_messages_are_refused(llm: LLM, messages: Any, word: str) -> None:
@@ -109,7 +154,7 @@ def test_malformed_messages_are_refused(llm: LLM, messages: Any, word: str) -> N
 
 def test_what_the_template_refuses_is_an_argument_error_with_its_words(llm: LLM) -> None:
     assert "t90 may not speak" in refused(llm, [{"role": "t90", "content": "t5"}])
-    adds_a_text_to_none = [{"role": "t4", "content": None}]
+    adds_a_text_to_none = [{"role": "assistant", "content": None, "tool_calls": [{}]}]
     assert "conversation 1: the chat template" in refused(llm, [[HELLO], adds_a_text_to_none])
 
 

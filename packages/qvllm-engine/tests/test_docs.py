@@ -66,3 +66,10 @@ def test_every_public_member_of_the_classes_with_members_is_in_the_reference() -
         data = {field.name for field in fields(kind)} if kind is not LLM else set()
         public = {member for member in vars(kind) if not member.startswith("_")} - data
         assert set(members.split(", ")) == public, name
+
+
+@pytest.mark.parametrize("kind", [getattr(qvllm_engine, name) for name in qvllm_engine.__all__])
+def test_no_property_is_told_in_a_way_that_the_page_reads_as_a_type(kind: type) -> None:
+    # In the first line of an attribute, Google's style has the type before a colon.
+    texts = {name: value.__doc__ or "" for name, value in vars(kind).items() if isinstance(value, property)}
+    assert [name for name, text in texts.items() if ": " in text.partition("\n")[0]] == []

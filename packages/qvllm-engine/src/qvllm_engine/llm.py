@@ -20,10 +20,10 @@ from qvllm_engine.progress import Progress
 from qvllm_engine.prompts import (
     Conversation,
     Prompt,
+    as_conversation,
     as_conversation_list,
     as_params_list,
     as_prompt_list,
-    check_conversation,
 )
 from qvllm_engine.sampling_params import SamplingParams
 
@@ -115,8 +115,8 @@ class LLM:
 
     @property
     def default_sampling_params(self) -> SamplingParams:
-        """What ``generate``, ``chat`` and ``stream`` use without ``sampling_params``: ours, with what the checkpoint's
-        generation_config.json recommends. ``dataclasses.replace`` makes a variant."""
+        """Our defaults with what the checkpoint's generation_config.json recommends, as ``generate``, ``chat`` and ``stream``
+        use them without ``sampling_params``. ``dataclasses.replace`` makes a variant."""
         return self.engine.default_sampling_params
 
     def generate(
@@ -160,7 +160,8 @@ class LLM:
         """Answer conversations, through the checkpoint's own chat template.
 
         Args:
-            messages: a conversation, a list of dicts with "role" and "content"; or a list of conversations.
+            messages: a conversation, a list of dicts with "role" and "content"; or a list of conversations. A content is a
+                text, or a list of {"type": "text", "text": ...}, whose texts are joined by newlines.
             sampling_params: as in ``generate``, one for all or one per conversation.
             use_tqdm: show a progress bar.
             chat_template_kwargs: further variables of the template, such as ``{"enable_thinking": False}``; those that it does
@@ -294,12 +295,10 @@ class LLM:
         return checked
 
     def _render(self, conversation: Conversation, template_kwargs: dict[str, Any] | None, continue_final: bool) -> str:
-        check_conversation(conversation)
+        messages = as_conversation(conversation)
         if self.engine.tokenizer is None:
             raise ArgumentError(f"{self.engine.folder} has no tokenizer, so it has no chat template: use generate")
-        return self.engine.tokenizer.render_chat(
-            conversation, continue_final, {} if template_kwargs is None else template_kwargs
-        )
+        return self.engine.tokenizer.render_chat(messages, continue_final, {} if template_kwargs is None else template_kwargs)
 
     def _advance(self) -> list[RequestOutput]:
         """One step; its outputs are kept until whoever waits for them takes them."""

@@ -1,6 +1,7 @@
 """What a caller may pass as prompts, conversations and their parameters, made into lists."""
 
 from numbers import Integral
+from reprlib import repr as short
 from typing import Any, cast
 
 from qvllm_engine.config import describe
@@ -9,6 +10,8 @@ from qvllm_engine.sampling_params import SamplingParams
 
 Prompt = str | list[int]
 Conversation = list[dict[str, Any]]
+
+TEXT_PART = "{'type': 'text', 'text': ...}"
 
 
 def as_prompt_list(prompts: Any) -> list[Prompt]:
@@ -33,21 +36,42 @@ def as_conversation_list(messages: Any) -> list[Conversation]:
     return [messages]
 
 
-def check_conversation(conversation: Any) -> None:
-    """Refuse what is no conversation.
+def as_conversation(conversation: Any) -> Conversation:
+    """A conversation whose contents are texts, since templates write nothing for others. What was passed is left alone.
 
     Raises:
-        ArgumentError: the text says what was found.
+        ArgumentError: it is none, or a content is no text; the text says what was found.
     """
     if not isinstance(conversation, list) or not conversation:
         raise ArgumentError(f"a conversation must be a list of messages, got {describe(conversation)}")
-    for message in conversation:
-        if (
-            not isinstance(message, dict)
-            or not isinstance(message.get("role"), str)
-            or not {"content", "tool_calls"} & set(message)
-        ):
-            raise ArgumentError(f"a message must be a dict with 'role' and 'content' or 'tool_calls', got {message!r}")
+    return [as_message(f"message {index}", message) for index, message in enumerate(conversation)]
+
+
+def as_message(name: str, message: Any) -> dict[str, Any]:
+    """A message whose content is a text, or one without content that calls tools."""
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise ArgumentError(f"{name} must be a dict with 'role' and 'content', got {short(message)}")
+    content, calls = message.get("content"), message.get("tool_calls")
+    if isinstance(content, str):
+        return message
+    if isinstance(content, list) and content:
+        # vLLM joins them so for templates whose contents are texts.
+        return {**message, "content": "\n".join(text_of(name, part) for part in content)}
+    if content is not None:
+        raise ArgumentError(f"{name}: content must be a text, or a list of {TEXT_PART}, got {short(content)}")
+    if message["role"] != "assistant" or not isinstance(calls, list) or not calls:
+        raise ArgumentError(f"{name} has no content: pass a text; only an assistant's message with tool_calls may lack it")
+    return message
+
+
+def text_of(name: str, part: Any) -> str:
+    """The text of a part of a message's content."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "text" and isinstance(part.get("text"), str):
+        return str(part["text"])
+    if isinstance(kind, str) and kind != "text":
+        raise ArgumentError(f"{name}: content has a part of type {kind!r}, but chat takes text alone: pass parts {TEXT_PART}")
+    raise ArgumentError(f"{name}: a part of content must be {TEXT_PART}, got {short(part)}")
 
 
 def as_params_list(params: Any, count: int, default: SamplingParams) -> list[SamplingParams]:
