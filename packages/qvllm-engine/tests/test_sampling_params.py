@@ -53,7 +53,7 @@ def test_accepted(name: str, values: list[Any]) -> None:
         ("min_p", [-0.1, 1.1, NAN, INF, "0", None, False]),
         ("seed", [-1, 2**63, 0.0, "1", True]),
         ("max_tokens", [0, -1, 1.0, "5", True]),
-        ("stop_token_ids", [5, None, "56", {5}, [-1], [1.0], ["5"], [None], [True], [[5]]]),
+        ("stop_token_ids", [5, "56", {5}, [-1], [1.0], ["5"], [None], [True], [[5]]]),
         ("ignore_eos", [0, 1, None, "no"]),
         ("presence_penalty", [-2.1, 2.1, NAN, INF, "0", None, True]),
         ("frequency_penalty", [-2.1, 2.1, NAN, -INF, "0", None, True]),
@@ -76,10 +76,16 @@ def test_refused(name: str, values: list[Any]) -> None:
         assert repr(shown) in str(caught.value) or str(shown) in str(caught.value), str(caught.value)
 
 
-@pytest.mark.parametrize("stop", [None, 5])
+@pytest.mark.parametrize("stop", [False, 0, 5])
 def test_a_stop_that_is_no_text_is_refused(stop: Any) -> None:
     with pytest.raises(ArgumentError, match=f"stop .*{stop}"):
         SamplingParams(stop=stop)
+
+
+def test_no_stop_may_be_none_as_it_is_in_vllm() -> None:
+    params = SamplingParams(stop=None, stop_token_ids=None)
+    assert (params.stop, params.stop_strings, params.stop_token_ids) == ((), (), ())
+    assert params == SamplingParams()
 
 
 @pytest.mark.parametrize("name", ["temperature", "top_p", "presence_penalty", "repetition_penalty", "logit_bias"])

@@ -58,9 +58,9 @@ class SamplingParams:
         seed: the request draws the same tokens alone or in any batch; None takes one derived from the engine's seed.
         max_tokens: at most this many tokens are generated; None means up to the model's length.
         min_tokens: no stop id is chosen and no stop string heeded before this many tokens.
-        stop: texts that end the request; the output's text ends before the first of them.
+        stop: texts that end the request; the output's text ends before the first of them. None becomes ().
         include_stop_str_in_output: the text ends after the stop string instead, and holds a stop token's text.
-        stop_token_ids: ids that end the request, beside the model's own.
+        stop_token_ids: ids that end the request, beside the model's own. None becomes ().
         ignore_eos: the model's own stop ids do not end the request; ``stop_token_ids`` still do.
         logprobs: report the log probability of each output token and of this many most likely ones; 0 to 100.
         prompt_logprobs: the same of each prompt token; the prompt is then computed whole, without the prefix cache.
@@ -82,9 +82,9 @@ class SamplingParams:
     seed: int | None = None
     max_tokens: int | None = 16
     min_tokens: int = 0
-    stop: str | tuple[str, ...] | list[str] = ()
+    stop: str | tuple[str, ...] | list[str] | None = ()
     include_stop_str_in_output: bool = False
-    stop_token_ids: tuple[int, ...] | list[int] = ()
+    stop_token_ids: tuple[int, ...] | list[int] | None = ()
     ignore_eos: bool = False
     logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -165,18 +165,19 @@ class SamplingParams:
         require_int("min_tokens", self.min_tokens, minimum=0)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ArgumentError(f"min_tokens {self.min_tokens} exceeds max_tokens {self.max_tokens}")
-        stops = self.stop_strings if isinstance(self.stop, str | list | tuple) else ("",)
+        stops = self.stop_strings if self.stop is None or isinstance(self.stop, str | list | tuple) else ("",)
         if any(not isinstance(stop, str) or not stop for stop in stops):
             raise ArgumentError(f"stop must be a text or a list of texts, none of them empty, got {self.stop!r}")
-        _require_ids("stop_token_ids", self.stop_token_ids)
+        stop_ids = () if self.stop_token_ids is None else self.stop_token_ids
+        _require_ids("stop_token_ids", stop_ids)
         # What the caller passed may change later.
         object.__setattr__(self, "stop", stops)
-        object.__setattr__(self, "stop_token_ids", tuple(map(int, self.stop_token_ids)))
+        object.__setattr__(self, "stop_token_ids", tuple(map(int, stop_ids)))
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
         """``stop`` as a tuple."""
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @property
     def has_penalties(self) -> bool:

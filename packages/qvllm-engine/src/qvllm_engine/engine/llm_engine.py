@@ -108,7 +108,7 @@ class LLMEngine:
             token_ids=token_ids,
             params=params,
             seed=drawn if params.seed is None else params.seed,
-            stop_ids=frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.stop_ids),
+            stop_ids=frozenset(params.stop_token_ids or ()) | (frozenset() if params.ignore_eos else self.stop_ids),
             max_len=len(token_ids) + (room if params.max_tokens is None else min(params.max_tokens, room)),
             arrival_time=time.monotonic(),
             text=text,

@@ -41,12 +41,12 @@ class RequestChecker:
         if not token_ids:
             raise ArgumentError("the prompt is empty: give at least one token")
         self._check_ids("prompt token ids", token_ids)
-        self._check_ids("stop_token_ids", params.stop_token_ids)
+        self._check_ids("stop_token_ids", params.stop_token_ids or ())
         self._check_ids("ids in logit_bias", list(params.logit_bias or ()))
         self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
         banned = {token_id for token_id, bias in (params.logit_bias or {}).items() if bias == float("-inf")}
         if params.min_tokens:
-            banned |= {*params.stop_token_ids, *(() if params.ignore_eos else self.stop_ids)}
+            banned |= {*(params.stop_token_ids or ()), *(() if params.ignore_eos else self.stop_ids)}
         allowed = params.allowed_token_ids or (range(self.vocab_size) if len(banned) >= self.vocab_size else None)
         if allowed is not None and banned.issuperset(allowed):
             raise ArgumentError("allowed_token_ids, logit_bias and min_tokens ban every id together: no token could be chosen")
