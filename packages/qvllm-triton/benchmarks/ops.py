@@ -108,22 +108,19 @@ def write_plot(path: Path, rows: list[Row]) -> None:
     """How close each case comes to its floor, one panel per operator. Needs matplotlib."""
     import matplotlib.pyplot as plt
 
-    names = list(dict.fromkeys(row.case.op for row in rows))
-    columns = 3
-    figure, axes = plt.subplots(-(-len(names) // columns), columns, figsize=(18, 2.6 * len(names)), squeeze=False)
-    for axis, name in zip(axes.flat, names, strict=False):
-        chosen = [row for row in rows if row.case.op == name]
-        labels = [f"{row.model}, {row.case.label}" for row in chosen]
-        axis.barh(labels, [100 * row.floor / row.ours.median for row in chosen], label="qvllm-triton")
-        shares = [100 * row.floor / row.torchs.median if row.torchs else float("nan") for row in chosen]
-        axis.scatter(shares, labels, marker="|", s=120, color="black", label="torch")
-        axis.set(title=name, xlim=(0, 105), xlabel="% of the floor's speed")
+    panels = {name: [row for row in rows if row.case.op == name] for name in dict.fromkeys(row.case.op for row in rows)}
+    heights = [len(panel) + 3 for panel in panels.values()]
+    size = (10, sum(heights) / 6)
+    figure, axes = plt.subplots(len(panels), 1, height_ratios=heights, figsize=size, squeeze=False, layout="constrained")
+    for axis, (name, panel) in zip(axes.flat, panels.items(), strict=True):
+        labels = [f"{row.model}, {row.case.label}" for row in panel]
+        axis.barh(labels, [100 * row.floor / row.ours.median for row in panel], label="qvllm-triton")
+        torchs = [100 * row.floor / row.torchs.median if row.torchs else float("nan") for row in panel]
+        axis.scatter(torchs, labels, marker="|", s=80, color="black", label="torch")
+        axis.set(title=f"{name}, % of the floor's speed", xlim=(0, 105))
         axis.invert_yaxis()
-        axis.tick_params(labelsize=6)
-    for axis in axes.flat[len(names) :]:
-        axis.axis("off")
-    axes.flat[0].legend(fontsize=6)
-    figure.tight_layout()
+        axis.tick_params(labelsize=7)
+    axes.flat[0].legend(fontsize=7)
     figure.savefig(path, dpi=120)
 
 

@@ -20,9 +20,9 @@ from qvllm_triton.rows import check_last, check_like, row_start
 VECTOR_ROWS = 4
 MOST_ROWS = 32
 
-# Element by element. A thread takes this much of the weight, in 32 registers: half of the threads that a multiprocessor can hold
-# are then resident, and together have more bytes under way than the memory needs to be kept busy.
-THREAD_BYTES = 128
+# Element by element. A thread takes this much of a row of the weight, in 16 registers: the threads that fit on a multiprocessor
+# beside each other then have more bytes under way than the memory needs to be kept busy.
+THREAD_BYTES = 64
 VECTOR_WARPS = 4
 # More where x would pass through shared memory in several steps, and where there are programs in plenty: larger ones read x
 # less often.
@@ -30,7 +30,7 @@ VECTOR_WARPS_WIDE = 8
 WIDE_X = 2048  # bytes
 WIDE_OUT = 32768
 NORM_WARPS = 8  # each program normalises all rows for itself
-NORM_BYTES = 64  # of the rows, per thread
+NORM_BYTES = 32  # of the rows, per thread
 MOST_WARPS = 16
 
 # Matrix units. More rows of the weight per program reread x less often, fewer fill more multiprocessors.
@@ -83,8 +83,7 @@ def vector_tiling(rows: int, in_dim: int, itemsize: int, warps: int) -> Tiling |
     if warps > MOST_WARPS:
         return None
     chunks //= warps_per_row
-    # With several rows of x, each of their elements is fetched for two rows of the weight at once where registers allow it.
-    rows_per_warp = 2 if rows > 1 and chunks * 32 <= THREAD_BYTES else 1
+    rows_per_warp = 1 if rows == 1 else 2  # of the weight: each element of x is fetched for both at once
     block_out = max(warps // warps_per_row * rows_per_warp, 2)  # at least a gate and an up row
     return Tiling(False, triton.next_power_of_2(rows), block_out, chunks, 32 * vector * warps_per_row, warps, 1)
 
