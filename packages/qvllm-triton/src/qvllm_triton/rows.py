@@ -14,20 +14,25 @@ DTYPES = (torch.bfloat16, torch.float32)
 
 
 class Rows(NamedTuple):
-    """Row ``r`` starts at ``r // inner * outer_stride + r % inner * inner_stride`` in ``tensor``."""
+    """Row ``r`` starts at ``r // inner * outer_stride + r % inner * inner_stride`` in ``tensor``.
+
+    ``inner`` is None where one stride is enough, ``r * inner_stride``: a kernel compiled for that divides nothing.
+    """
 
     tensor: Tensor
     total: int
-    inner: int
+    inner: int | None
     outer_stride: int
     inner_stride: int
 
 
 @triton.jit
 def row_start(row, inner, outer_stride, inner_stride):
-    """Offset of a row, in elements, as int64."""
-    row = row.to(tl.int64)
-    return row // inner * outer_stride + row % inner * inner_stride
+    """Offset of a row, in elements, as int64. An int32 row is divided as such, which is several times faster."""
+    if inner is None:
+        return row.to(tl.int64) * inner_stride
+    else:  # noqa: RET505 (what follows a return is compiled too)
+        return (row // inner).to(tl.int64) * outer_stride + (row % inner).to(tl.int64) * inner_stride
 
 
 def check_input(op: str, x: Tensor, name: str = "x") -> None:
@@ -41,11 +46,7 @@ def check_input(op: str, x: Tensor, name: str = "x") -> None:
         raise ValueError(f"{op}: {name} must have at least one dimension, got a scalar")
     if x.shape[-1] == 0:
         raise ValueError(f"{op}: the last dimension of {name} is empty, got shape {list(x.shape)}")
-    if x.stride(-1) != 1 and x.shape[-1] != 1:
-        raise ValueError(
-            f"{op}: the last dimension of {name} must be contiguous (stride 1), got stride {x.stride(-1)}; "
-            "call .contiguous() first"
-        )
+    check_last(op, x, name)
     rows = x.numel() // x.shape[-1]
     if rows >= 2**31:
         raise ValueError(f"{op}: {name} has {rows} rows, at most {2**31 - 1} are supported")
@@ -64,6 +65,23 @@ def check_like(op: str, tensor: Tensor, name: str, x: Tensor, like: str = "x") -
     """Raises ValueError unless ``tensor`` has the dtype and the device of ``x``."""
     if (tensor.dtype, tensor.device) != (x.dtype, x.device):
         raise ValueError(f"{op}: {name} must be {x.dtype} on {x.device} like {like}, got {tensor.dtype} on {tensor.device}")
+
+
+def check_same(op: str, tensor: Tensor, name: str, x: Tensor, like: str = "x") -> None:
+    """Raises ValueError unless ``tensor`` has the shape, dtype and device of ``x``, and a contiguous last dimension."""
+    if tensor.shape != x.shape:
+        raise ValueError(f"{op}: {name} must have the shape of {like}, {list(x.shape)}, got {list(tensor.shape)}")
+    check_like(op, tensor, name, x, like)
+    check_last(op, tensor, name)
+
+
+def check_last(op: str, tensor: Tensor, name: str) -> None:
+    """Raises ValueError unless the elements of the last dimension lie side by side."""
+    if tensor.stride(-1) != 1 and tensor.shape[-1] != 1:
+        raise ValueError(
+            f"{op}: the last dimension of {name} must be contiguous (stride 1), got stride {tensor.stride(-1)}; "
+            "call .contiguous() first"
+        )
 
 
 def check_index(op: str, tensor: Tensor, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
@@ -87,4 +105,4 @@ def rows_of(x: Tensor) -> Rows:
     if len(groups) > 2:
         return rows_of(x.contiguous())
     (inner, inner_stride), (outer, outer_stride) = [*groups, (1, 0), (1, 0)][:2]
-    return Rows(x, outer * inner, inner, outer_stride, inner_stride)
+    return Rows(x, outer * inner, None if outer == 1 else inner, outer_stride, inner_stride)
