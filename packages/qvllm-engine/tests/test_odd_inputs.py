@@ -18,6 +18,8 @@ from qvllm_engine.loading.resolve import resolve_model
 def test_half_a_surrogate_pair_is_no_text(make_llm: Callable[..., LLM], toy_with_tokenizer: Path) -> None:
     with pytest.raises(ArgumentError, match="character 0 is half of a pair"):
         make_llm(toy_with_tokenizer).generate("\ud800 hi")
+    with pytest.raises(ArgumentError, match="character 3 is half of a pair: the byte 0xff of input that is not UTF-8"):
+        make_llm(toy_with_tokenizer).generate(b"hi \xff".decode(errors="surrogateescape"))
 
 
 @pytest.mark.parametrize("model", ["~nobody-has-this-name/x", "x" * 5000, "a\0b"])

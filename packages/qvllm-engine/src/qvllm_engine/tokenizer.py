@@ -50,7 +50,10 @@ class Tokenizer:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise ArgumentError(f"the text is not valid Unicode: character {error.start} is half of a pair") from error
+            half = ord(text[error.start])
+            # What Python's surrogateescape makes of bytes that it can't decode.
+            byte = f": the byte {half & 0xFF:#04x} of input that is not UTF-8" if 0xDC80 <= half <= 0xDCFF else ""
+            raise ArgumentError(f"the text is not valid Unicode: character {error.start} is half of a pair{byte}") from error
         return [int(i) for i in self.hf.encode(text, add_special_tokens=False, verbose=False)]
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:

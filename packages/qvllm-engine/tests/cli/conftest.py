@@ -64,7 +64,7 @@ class Run:
 def qvllm() -> Callable[..., Run]:
     """``qvllm(*arguments, input=None)``: run the command line in this process."""
 
-    def run(*arguments: str, input: str | None = None) -> Run:
+    def run(*arguments: str, input: str | bytes | None = None) -> Run:
         result = CliRunner().invoke(app, list(arguments), input=input)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
@@ -77,7 +77,7 @@ def qvllm() -> Callable[..., Run]:
 def ask(qvllm: Callable[..., Run], model: str) -> Callable[..., Run]:
     """``ask(command, *arguments, input=None)``: a subcommand on the toy model, on a small engine."""
 
-    def run(command: str, *arguments: str, input: str | None = None) -> Run:
+    def run(command: str, *arguments: str, input: str | bytes | None = None) -> Run:
         return qvllm(command, model, *ENGINE_FLAGS, *arguments, input=input)
 
     return run

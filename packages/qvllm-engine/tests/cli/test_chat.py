@@ -95,3 +95,15 @@ def test_a_checkpoint_without_template_is_refused(
     done = qvllm("chat", str(toy_with_tokenizer), *engine_flags, input="t20\n")
     assert done.code == 1
     assert "no chat template" in done.err
+
+
+def test_a_pipe_is_utf8_without_byte_order_mark(ask: Callable[..., Any]) -> None:
+    done = ask("chat", *FLAGS, "--json", input="/reset\r\nt20 é\r\n".encode("utf-8-sig"))
+    assert (done.err, [record["user"] for record in done.records]) == ("", ["t20 é"])
+
+
+def test_a_line_that_is_not_text_ends_the_program(ask: Callable[..., Any], reference: LLM) -> None:
+    done = ask("chat", *FLAGS, input=b"t20\nt21 \xff\nt22\n")
+    assert done.code == 2
+    assert done.out.splitlines() == answers(reference, ["t20"])
+    assert "line 2 of standard input is not UTF-8" in " ".join(done.err.split())

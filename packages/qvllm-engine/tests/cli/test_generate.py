@@ -109,12 +109,44 @@ def test_json_lines_bring_their_own_settings(ask: Callable[..., Any], reference:
         ('{"prompt": "t5", "colour": 1}', "line 2 of standard input: SamplingParams has no colour"),
         ('{"prompt": "t5", "n": 2}', "line 2 of standard input: SamplingParams has no n: pass the prompt n times"),
         ('{"prompt": "t5", "top_p": 2}', "line 2 of standard input: top_p must be in (0, 1]"),
-        ('{"prompt": 5}', "prompt 1: a prompt must be a str"),
-        ('{"messages": [{"role": "user", "content": "t5"}]}', "messages need --chat"),
+        ('{"prompt": 5}', "line 2 of standard input: prompt must be a text or a list of token ids, got 5"),
+        ('{"prompt": null}', "line 2 of standard input: prompt must be a text or a list of token ids, got null"),
+        ('{"prompt": []}', "prompt must be a text or a list of token ids, got []"),
+        ('{"prompt": [5, true]}', "prompt must be a text or a list of token ids, got [5, true]"),
+        ('{"prompt": [[5]]}', "prompt must be a text or a list of token ids, got [[5]]"),
+        ('{"messages": [{"role": "user", "content": "t5"}]}', "line 2 of standard input: messages need --chat"),
+        (f'{{"prompt": "t5", "logit_bias": {{"{"9" * 5000}": 1}}}}', "a token id in logit_bias must be an integer"),
+        (
+            f'{{"prompt": "t5", "stop": {"[" * 100}{"]" * 100}}}',
+            "line 2 of standard input has lists and objects nested more than",
+        ),
+        ("[" * 200_000, "line 2 of standard input has lists and objects nested more than 100 deep"),
     ],
+    ids=lambda value: value[:40],
 )
 def test_a_bad_line_is_named(ask: Callable[..., Any], line: str, message: str) -> None:
     done = ask("generate", "--json-lines", input=f'{{"prompt": "t5"}}\n{line}\n')
+    assert done.code in (1, 2)
+    assert done.out == ""
+    assert message in flat(done.err)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"messages": []}', "line 2 of standard input: messages must be a list of objects with 'role' and 'content', got []"),
+        ('{"messages": null}', "line 2 of standard input: messages must be a list of objects with"),
+        ('{"messages": "hello"}', "with 'role' and 'content', got \"hello\""),
+        ('{"messages": {"role": "user", "content": "t5"}}', "line 2 of standard input: messages must be a list"),
+        ('{"messages": ["hello"]}', "line 2 of standard input: message 0 must be a dict"),
+        ('{"messages": [{"role": "user", "content": null}]}', "line 2 of standard input: message 0 has no content"),
+        ('{"prompt": null}', "line 2 of standard input: prompt must be a text"),
+        ('{"prompt": [40, 41]}', "line 2 of standard input: with --chat, prompt must be a text, not token ids"),
+    ],
+)
+def test_a_line_without_a_message_is_no_message(qvllm: Callable[..., Any], line: str, message: str) -> None:
+    # A model that does not exist: bad lines are found before it is looked for.
+    done = qvllm("generate", "no/such/model", "--chat", "--json-lines", input=f'{{"prompt": "t5"}}\n{line}\n')
     assert done.code in (1, 2)
     assert done.out == ""
     assert message in flat(done.err)
@@ -192,6 +224,35 @@ def test_a_file_that_is_not_text_is_refused(ask: Callable[..., Any], tmp_path: P
     done = ask("generate", "--file", str(tmp_path / "prompts"))
     assert done.code == 2
     assert "is not UTF-8" in flat(done.err)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--file", "-"], ["--json-lines"]])
+def test_standard_input_that_is_not_text_is_refused(ask: Callable[..., Any], arguments: list[str]) -> None:
+    done = ask("generate", *arguments, input=b"t5 \xff")
+    assert done.code == 2
+    assert "standard input is not UTF-8: 'utf-8' codec can't decode byte 0xff in position 3" in flat(done.err)
+
+
+@pytest.mark.parametrize("arguments", [["t5 \udcff"], ["t5", "--chat", "--system", "t5 \udcff"], ["t5", "--stop", "t5 \udcff"]])
+def test_an_argument_that_is_not_text_is_refused(ask: Callable[..., Any], arguments: list[str]) -> None:
+    done = ask("generate", *arguments)  # as Python passes the byte 0xff on
+    assert done.code == 2
+    assert "the text is not UTF-8: there is the byte 0xff at character 3" in flat(done.err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"), [([], "t5 t6\u00e9"), (["--json-lines"], json.dumps({"prompt": "t5 t6\u00e9"}))]
+)
+def test_a_byte_order_mark_is_no_part_of_the_first_prompt(
+    ask: Callable[..., Any], tmp_path: Path, arguments: list[str], line: str
+) -> None:
+    data = f"{line}\r\n".encode("utf-8-sig")
+    (tmp_path / "prompts").write_bytes(data)
+    for done in (
+        ask("generate", "--json", *arguments, input=data),
+        ask("generate", "--json", *arguments, "--file", str(tmp_path / "prompts")),
+    ):
+        assert [record["prompt"] for record in done.records] == ["t5 t6\u00e9"]
 
 
 @pytest.mark.parametrize(

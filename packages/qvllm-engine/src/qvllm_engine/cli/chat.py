@@ -10,10 +10,11 @@ import typer
 
 from qvllm_engine.cli import engine as engines
 from qvllm_engine.cli.conversation import Conversation
-from qvllm_engine.cli.flags import EngineFlags, Json, Model, SamplingFlags
+from qvllm_engine.cli.flags import TEXT, EngineFlags, Json, Model, SamplingFlags
 from qvllm_engine.cli.interrupts import interrupts
 from qvllm_engine.cli.records import record
 from qvllm_engine.cli.terminal import note, write, write_json
+from qvllm_engine.cli.utf8 import decode
 from qvllm_engine.errors import QvllmError
 from qvllm_engine.llm import LLM
 from qvllm_engine.sampling_params import SamplingParams
@@ -30,7 +31,7 @@ def chat(
     model: Model,
     sampling: SamplingFlags,
     engine: EngineFlags,
-    system: Annotated[str | None, typer.Option("--system", help="The system message.", show_default=False)] = None,
+    system: Annotated[str | None, typer.Option("--system", help="The system message.", show_default=False, **TEXT)] = None,
     thinking: Annotated[
         bool | None,
         typer.Option("--thinking/--no-thinking", help="The template's enable_thinking.", show_default=False),
@@ -141,7 +142,8 @@ class Session:
 def read_lines(typing: bool) -> Iterator[str]:
     """Lines of standard input until its end; a person gets a prompt, and a line editor where Python has one."""
     if not typing:
-        yield from sys.stdin
+        for number, line in enumerate(sys.stdin.buffer, start=1):
+            yield from decode(line, f"line {number} of standard input").split("\n")
         return
     with suppress(ImportError):
         import readline  # noqa: F401  (input uses it once it is imported)

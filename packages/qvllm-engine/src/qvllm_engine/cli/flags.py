@@ -11,12 +11,15 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from qvllm_engine.cli.utf8 import text_argument
+
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 Model = Annotated[
     str, typer.Argument(metavar="MODEL", help="Checkpoint folder, demo:NAME, config:NAME or hub id.", show_default=False)
 ]
+TEXT: dict[str, Any] = {"parser": text_argument, "metavar": "TEXT"}  # settings of an option that takes a text
 Json = Annotated[bool, typer.Option("--json", help="Print JSON objects, one a line, and nothing else.")]
 
 
@@ -51,7 +54,7 @@ class SamplingFlags:
     )
     min_tokens: Annotated[int | None, sampling("Do not stop before this many tokens.")] = None
     seed: Annotated[int | None, sampling("The same seed draws the same tokens.")] = None
-    stop: Annotated[list[str] | None, sampling("End before this text. Can be repeated.", metavar="TEXT")] = None
+    stop: Annotated[list[str] | None, sampling("End before this text. Can be repeated.", **TEXT)] = None
     presence_penalty: Annotated[float | None, sampling("Lowers tokens that the output holds; -2 to 2.")] = None
     frequency_penalty: Annotated[float | None, sampling("Lowers them once for each occurrence; -2 to 2.")] = None
     repetition_penalty: Annotated[float | None, sampling("Above 1 disfavours tokens of prompt and output.")] = None

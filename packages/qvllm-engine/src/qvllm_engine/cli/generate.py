@@ -9,12 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from qvllm_engine.cli import engine as engines
-from qvllm_engine.cli.flags import EngineFlags, Json, Model, SamplingFlags
+from qvllm_engine.cli.flags import TEXT, EngineFlags, Json, Model, SamplingFlags
 from qvllm_engine.cli.records import record
 from qvllm_engine.cli.requests import Request, read_requests
 from qvllm_engine.cli.terminal import write, write_json
-from qvllm_engine.errors import ArgumentError
-from qvllm_engine.llm import LLM
+from qvllm_engine.cli.utf8 import text_argument
+from qvllm_engine.llm import LLM, naming
+from qvllm_engine.prompts import as_conversation
 from qvllm_engine.sampling_params import SamplingParams
 
 DEFAULT_MAX_TOKENS = 512
@@ -24,7 +25,9 @@ def generate(
     model: Model,
     sampling: SamplingFlags,
     engine: EngineFlags,
-    prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT", help="Prompts; without any, a pipe is one.")] = None,
+    prompts: Annotated[
+        list[str] | None, typer.Argument(metavar="PROMPT", parser=text_argument, help="Prompts; without any, a pipe is one.")
+    ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", help="Read one prompt a line; - is standard input.", show_default=False)
     ] = None,
@@ -33,7 +36,9 @@ def generate(
         typer.Option("--json-lines", help="Lines are objects: prompt or messages, and sampling settings."),
     ] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Prompts are messages: use the chat template.")] = False,
-    system: Annotated[str | None, typer.Option("--system", help="With --chat: the system message.", show_default=False)] = None,
+    system: Annotated[
+        str | None, typer.Option("--system", help="With --chat: the system message.", show_default=False, **TEXT)
+    ] = None,
     thinking: Annotated[
         bool | None,
         typer.Option("--thinking/--no-thinking", help="With --chat: the template's enable_thinking.", show_default=False),
@@ -49,7 +54,10 @@ def generate(
         raise typer.BadParameter("--system and --thinking need --chat, which uses the chat template")
     given = {"max_tokens": DEFAULT_MAX_TOKENS, **sampling.given()}
     # Read and checked before the model is loaded, which takes time.
-    requests = checked(read_requests(prompts or [], file, json_lines), chat, SamplingParams(**given))
+    checked = SamplingParams(**given)
+    requests = read_requests(prompts or [], file, json_lines)
+    for request in requests:
+        check(request, chat, checked)
     with engines.make_llm(model, engine) as llm:
         default = replace(llm.default_sampling_params, **given)
         params = [params_of(request, default) for request in requests]
@@ -70,26 +78,27 @@ def generate(
             write(output.text + "\n")
 
 
-def checked(requests: list[Request], chat: bool, default: SamplingParams) -> list[Request]:
-    """The requests, if their settings can be used over ``default``.
+def check(request: Request, chat: bool, default: SamplingParams) -> None:
+    """Refuse what can't be run, as far as it can be told without the model.
 
     Raises:
-        typer.BadParameter: there are messages without ``chat``.
-        ArgumentError: a setting can't be used; the text names the request.
+        typer.BadParameter: there are messages without ``chat``, or token ids with it.
+        ArgumentError: a setting over ``default`` or a message can't be used; the text names the request.
     """
-    if not chat and any(request.messages is not None for request in requests):
-        raise typer.BadParameter("messages need --chat, which uses the chat template")
-    for request in requests:
-        params_of(request, default)
-    return requests
+    if not chat and request.messages is not None:
+        raise typer.BadParameter(f"{request.where}: messages need --chat, which uses the chat template")
+    if chat and isinstance(request.prompt, list):
+        raise typer.BadParameter(f"{request.where}: with --chat, prompt must be a text, not token ids")
+    params_of(request, default)
+    if chat:
+        with naming(request.where):
+            as_conversation(request.conversation(system=None))
 
 
 def params_of(request: Request, default: SamplingParams) -> SamplingParams:
     """The request's own settings over ``default``."""
-    try:
+    with naming(request.where):
         return replace(default, **request.params)
-    except ArgumentError as error:
-        raise ArgumentError(f"{request.where}: {error}") from error
 
 
 def stream(llm: LLM, prompt: Any, params: SamplingParams, template: dict[str, Any]) -> None:

@@ -9,7 +9,10 @@ from typing import Any
 
 import typer
 
+from qvllm_engine.cli.utf8 import decode
+
 STDIN = Path("-")
+MAX_DEPTH = 100  # of a line's lists and objects; what reads and writes them calls itself for each level
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Request:
     def conversation(self, system: str | None) -> list[dict[str, Any]]:
         """The messages to answer."""
         start = [] if system is None else [{"role": "system", "content": system}]
-        return [*start, *(self.messages or [{"role": "user", "content": self.prompt}])]
+        return [*start, *([{"role": "user", "content": self.prompt}] if self.messages is None else self.messages)]
 
 
 def read_requests(prompts: list[str], file: Path | None, json_lines: bool) -> list[Request]:
@@ -63,30 +66,62 @@ def read_requests(prompts: list[str], file: Path | None, json_lines: bool) -> li
 
 def read_text(file: Path | None, name: str) -> str:
     try:
-        return sys.stdin.read() if file is None or file == STDIN else file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"{name} is not UTF-8: {error}") from error
+        data = sys.stdin.buffer.read() if file is None or file == STDIN else file.read_bytes()
     except OSError as error:
         raise typer.BadParameter(f"{name} cannot be read: {error}") from error
+    return decode(data, name)
 
 
 def numbered(text: str, name: str) -> Iterator[tuple[str, str]]:
     """Every line that is not empty, and how to call it. Only line feeds end lines, as JSON texts hold other separators."""
     for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
-            yield line.removesuffix("\r"), f"line {number} of {name}"
+            yield line, f"line {number} of {name}"
 
 
 def parse_line(line: str, where: str) -> Request:
     """A request from ``{"prompt": ..., "temperature": 0, ...}`` or ``{"messages": [...], ...}``."""
-    try:
-        data = json.loads(line)
-    except ValueError as error:
-        raise typer.BadParameter(f"{where} is not JSON: {error}") from error
+    data = parse_json(line, where)
     if not isinstance(data, dict) or ("prompt" in data) == ("messages" in data):
         raise typer.BadParameter(f"{where} must be an object with either 'prompt' or 'messages'")
+    check_input(data, where)
     request = Request(data.pop("prompt", None), data.pop("messages", None), data, where)
     if isinstance(bias := data.get("logit_bias"), dict):
         # JSON knows texts alone as keys.
-        data["logit_bias"] = {int(key) if key.isdecimal() else key: value for key, value in bias.items()}
+        data["logit_bias"] = {int(key) if key.isdecimal() and len(key) < 20 else key: value for key, value in bias.items()}
     return request
+
+
+def parse_json(line: str, where: str) -> Any:
+    """What a line holds, of bounded depth."""
+    try:
+        data = json.loads(line)
+        if depth(data) > MAX_DEPTH:
+            raise RecursionError
+    except RecursionError as error:
+        raise typer.BadParameter(f"{where} has lists and objects nested more than {MAX_DEPTH} deep") from error
+    except ValueError as error:
+        raise typer.BadParameter(f"{where} is not JSON: {error}") from error
+    return data
+
+
+def depth(data: Any) -> int:
+    """How deep lists and objects are nested."""
+    levels, row = 0, [data]
+    while row := [each for each in row if isinstance(each, dict | list)]:
+        levels += 1
+        row = [item for each in row for item in (each.values() if isinstance(each, dict) else each)]
+    return levels
+
+
+def check_input(data: dict[str, Any], where: str) -> None:
+    """Refuse messages and prompts that are empty or of another kind, which would be answered as if they were something."""
+    if "messages" in data:
+        value, wanted = data["messages"], "messages must be a list of objects with 'role' and 'content'"
+        usable = isinstance(value, list) and len(value) > 0
+    else:
+        value, wanted = data["prompt"], "prompt must be a text or a list of token ids"
+        usable = isinstance(value, str) or (isinstance(value, list) and {type(item) for item in value} == {int})
+    if not usable:
+        shown = json.dumps(value)
+        raise typer.BadParameter(f"{where}: {wanted}, got {shown if len(shown) < 80 else f'{shown[:76]} ...'}")
