@@ -13,6 +13,7 @@ from qvllm_engine.cli.chat import chat
 from qvllm_engine.cli.env import env
 from qvllm_engine.cli.flags import with_flags
 from qvllm_engine.cli.generate import generate
+from qvllm_engine.cli.terminal import write
 from qvllm_engine.errors import QvllmError
 
 INTERRUPTED = 130  # as a shell reports a program that SIGINT ended
@@ -52,7 +53,7 @@ app = typer.Typer(
 
 def print_version(wanted: bool) -> None:
     if wanted:
-        print(f"qvllm-engine {version('qvllm-engine')}")
+        write(f"qvllm-engine {version('qvllm-engine')}\n")
         raise typer.Exit
 
 

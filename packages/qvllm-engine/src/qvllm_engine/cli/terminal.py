@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from qvllm_engine.cli.streams import holds, writing
+
 # All but tab and line feed: a model's output must not move the cursor or rename the window.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 PIPE_WIDTH = 120
@@ -17,8 +19,9 @@ PIPE_WIDTH = 120
 
 def write(text: str) -> None:
     """Put text on stdout at once; a terminal gets no control characters."""
-    sys.stdout.write(CONTROL.sub("\ufffd", text) if sys.stdout.isatty() else text)
-    sys.stdout.flush()
+    with writing():
+        sys.stdout.write(CONTROL.sub("\ufffd", text) if sys.stdout.isatty() else text)
+        sys.stdout.flush()
 
 
 def note(text: str) -> None:
@@ -27,8 +30,9 @@ def note(text: str) -> None:
 
 
 def write_json(value: Any) -> None:
-    """One JSON object on a line of its own."""
-    write(json.dumps(jsonable(value), ensure_ascii=False, allow_nan=False) + "\n")
+    """One JSON object on a line of its own; in ASCII alone where standard output can't hold its characters."""
+    line, ascii_line = (json.dumps(jsonable(value), ensure_ascii=ascii, allow_nan=False) for ascii in (False, True))
+    write((line if holds(line) else ascii_line) + "\n")
 
 
 def jsonable(value: Any) -> Any:
@@ -56,4 +60,5 @@ def show(console: Console, title: str, columns: tuple[str, ...], rows: Any) -> N
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
     if table.row_count:
-        console.print(table)
+        with writing():
+            console.print(table)
