@@ -306,7 +306,7 @@ def test_a_refusal_numbers_nothing_as_there_is_one_prompt(llm: LLM) -> None:
     for prompt in ([96], [{"role": "t4"}]):
         with pytest.raises(ArgumentError) as caught:
             llm.stream(prompt, params())  # type: ignore[arg-type]
-        assert str(caught.value).startswith(("prompt token ids", "a message"))
+        assert str(caught.value).startswith(("prompt token ids", "message 0 has no content"))
 
 
 @pytest.mark.parametrize("bad", [0.5, {"temperature": 0}, [params(), params()]])
