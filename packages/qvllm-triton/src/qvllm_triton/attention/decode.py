@@ -1,6 +1,6 @@
 """Attention of one query per sequence over the paged cache."""
 
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-incomplete-defs
 import math
 from typing import NamedTuple
 
@@ -168,7 +168,7 @@ def tile_of(head_dim: int, dtype: torch.dtype) -> Tile:
     """How programs walk through the keys: as many bytes in flight as fit beside other programs."""
     if dtype == torch.float32:
         return Tile(max(2048 // head_dim, 16), 4, 2)
-    return Tile(8192 // head_dim, 4, 3)
+    return Tile(min(8192 // head_dim, 128), 4, 3)
 
 
 def splits_of(seqs: int, kv_heads: int, max_kv_len: int) -> int:
@@ -245,7 +245,7 @@ def decode_attention(
     be captured in a CUDA graph. A row's result depends on its own arguments and on these two numbers.
 
     Args:
-        q: ``[seqs, q_heads, head_dim]`` bfloat16 or float32; head_dim 64, 128 or 256, contiguous.
+        q: ``[seqs, q_heads, head_dim]`` bfloat16 or float32; head_dim 32, 64, 128 or 256, contiguous.
         k_cache: ``[num_blocks, kv_heads, block_size, head_dim]``, dtype of q; kv_heads divides q_heads, block_size is a
             multiple of 16, and a block of one head is contiguous. It may hold more than 2^31 elements.
         v_cache: like k_cache.

@@ -1,6 +1,6 @@
 """What both attention operators ask of the paged cache, and how their kernels find a key in it."""
 
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-incomplete-defs
 import torch
 import triton
 import triton.language as tl
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from qvllm_triton.rows import check_index, check_input, check_like
 
-HEAD_DIMS = (64, 128, 256)
+HEAD_DIMS = (32, 64, 128, 256)
 
 
 @triton.jit
@@ -34,7 +34,7 @@ def check_attention(
     """Raises ValueError unless the arguments are what the attention operators take."""
     check_input(op, q, "q")
     if q.dim() != 3 or q.shape[2] not in HEAD_DIMS:
-        raise ValueError(f"{op}: q must be [tokens, q_heads, head_dim] with head_dim 64, 128 or 256, got {list(q.shape)}")
+        raise ValueError(f"{op}: q must be [tokens, q_heads, head_dim] with head_dim 32, 64, 128 or 256, got {list(q.shape)}")
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
         if cache.dim() != 4 or cache.shape[3] != q.shape[2]:
             raise ValueError(f"{op}: {name} must be [num_blocks, kv_heads, block_size, {q.shape[2]}], got {list(cache.shape)}")

@@ -1,6 +1,6 @@
 """Causal attention of several queries per sequence over the paged cache."""
 
-# mypy: allow-untyped-defs
+# mypy: allow-untyped-defs, allow-incomplete-defs
 import math
 from typing import NamedTuple
 
@@ -201,7 +201,7 @@ def prefill_attention(
     The softmax is taken online, in float32.
 
     Args:
-        q: ``[tokens, q_heads, head_dim]`` bfloat16 or float32, the sequences side by side; head_dim 64, 128 or 256.
+        q: ``[tokens, q_heads, head_dim]`` bfloat16 or float32, the sequences side by side; head_dim 32, 64, 128 or 256.
         k_cache: ``[num_blocks, kv_heads, block_size, head_dim]``, dtype of q; kv_heads divides q_heads, block_size is a
             multiple of 16, and a block of one head is contiguous. It may hold more than 2^31 elements.
         v_cache: like k_cache.
