@@ -16,6 +16,7 @@ from qvllm_triton.linear import linear, linear_add
 from qvllm_triton.norm import add_rms_norm, gated_rms_norm, rms_norm
 from qvllm_triton.norm_linear import norm_linear
 from qvllm_triton.rotary import rotary_embedding
+from qvllm_triton.sampling import sample
 
 OPS_API = 1
 __version__ = version("qvllm-triton")
@@ -41,4 +42,5 @@ __all__ = [
     "linear_add",
     "gate_up_silu",
     "norm_linear",
+    "sample",
 ]
