@@ -102,15 +102,17 @@ class DecodeGraphs:
 
     @torch.inference_mode()
     def estimate_memory(self) -> int:
-        """Bytes that ``capture`` will take, from the two largest buckets: the second shows what each further one adds."""
-        sizes = []
+        """Bytes that ``capture`` will take, from the two largest buckets: the second shows what each further one adds.
+
+        Only this process's own memory is looked at: others may take and free theirs meanwhile.
+        """
+        device, sizes = self._inputs.words.device, []
         for bucket in reversed(self._buckets[-2:]):
             torch.cuda.empty_cache()
-            before, _ = torch.cuda.mem_get_info(self._inputs.words.device)
+            before = torch.cuda.memory_reserved(device)
             self._capture(bucket)
             torch.cuda.empty_cache()
-            after, _ = torch.cuda.mem_get_info(self._inputs.words.device)
-            sizes.append(max(before - after, 0))
+            sizes.append(torch.cuda.memory_reserved(device) - before)
         return sizes[0] + sum(sizes[1:]) * (len(self._buckets) - 1)
 
     @torch.inference_mode()
