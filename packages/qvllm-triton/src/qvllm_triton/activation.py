@@ -69,7 +69,7 @@ def silu_and_mul(x: Tensor) -> Tensor:
     if x.numel() == 0:
         return y
     rows = rows_of(x)
-    tile = flat_tile(dim)
+    tile = flat_tile(dim, x.itemsize)
     with torch.cuda.device_of(x):
         _silu_and_mul_kernel[(triton.cdiv(rows.total, tile.rows) * tile.pieces,)](
             rows.tensor,
@@ -125,7 +125,7 @@ def _two_inputs(op: str, x: Tensor, y: Tensor, name: str, gate: bool) -> Tensor:
     if x.numel() == 0:
         return out
     x_rows, y_rows, dim = rows_of(x), rows_of(y), x.shape[-1]
-    tile = flat_tile(dim)
+    tile = flat_tile(dim, x.itemsize)
     with torch.cuda.device_of(x):
         _two_inputs_kernel[(triton.cdiv(x_rows.total, tile.rows) * tile.pieces,)](
             x_rows.tensor,

@@ -60,7 +60,7 @@ def embedding(token_ids: Tensor, weight: Tensor, first_id: int = 0) -> Tensor:
     y = torch.empty((tokens, dim), dtype=weight.dtype, device=weight.device)
     if tokens == 0:
         return y
-    tile = flat_tile(dim)
+    tile = flat_tile(dim, weight.itemsize)
     with torch.cuda.device_of(weight):
         _embedding_kernel[(triton.cdiv(tokens, tile.rows) * tile.pieces,)](
             token_ids,

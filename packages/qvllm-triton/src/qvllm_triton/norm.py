@@ -96,7 +96,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, weight_offset: float = 0.0) 
     if x.numel() == 0:
         return y
     rows, dim = rows_of(x), x.shape[-1]
-    tile = row_tile(dim)
+    tile = row_tile(dim, x.itemsize)
     with torch.cuda.device_of(x):
         _rms_norm_kernel[(triton.cdiv(rows.total, tile.rows),)](
             rows.tensor,
@@ -183,7 +183,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, weight
     if x.numel() == 0:
         return y, total
     x_rows, residual_rows, dim = rows_of(x), rows_of(residual), x.shape[-1]
-    tile = row_tile(dim)
+    tile = row_tile(dim, x.itemsize)
     with torch.cuda.device_of(x):
         _add_rms_norm_kernel[(triton.cdiv(x_rows.total, tile.rows),)](
             x_rows.tensor,
@@ -268,7 +268,7 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tenso
     if x.numel() == 0:
         return y
     x_rows, gate_rows, dim = rows_of(x), rows_of(gate), x.shape[-1]
-    tile = row_tile(dim)
+    tile = row_tile(dim, x.itemsize)
     with torch.cuda.device_of(x):
         _gated_rms_norm_kernel[(triton.cdiv(x_rows.total, tile.rows),)](
             x_rows.tensor,

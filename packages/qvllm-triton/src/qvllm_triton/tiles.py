@@ -1,7 +1,8 @@
 """How large a tile one program takes, and with how many warps: all tuning of the operators that only move memory.
 
-An H200 needs about 32 KB of loads under way on each multiprocessor to fill its memory bus, so every thread asks for several
-times 16 bytes before it waits, with few enough registers for half of the threads that a multiprocessor can hold.
+The memory of an H200 gives 4.3 TB/s after a latency of about a microsecond: each of its 132 multiprocessors should have about
+32 KB of loads under way. So a thread asks for several times 16 bytes before it waits, and takes few enough registers for half
+of the threads that a multiprocessor can hold.
 """
 
 import math
@@ -15,7 +16,7 @@ MOST_COLUMNS = 1024  # of an elementwise tile: wider rows are cut, to waste litt
 MOST_WARPS = 16  # so that two or more programs share a multiprocessor: one loads while another stores
 # Left to itself, ptxas saves registers by moving loads down to their uses, so that a thread waits for them one by one. With a
 # limit set it takes what the limit allows.
-REGISTERS = 64
+REGISTERS = 64  # for bfloat16, twice that for float32
 
 HEAD_WARPS = 4
 HEAD_ELEMENTS = 1024  # of half heads, per program: 16 bytes of bfloat16 per thread from either half, and both tables
@@ -32,21 +33,22 @@ class Tile(NamedTuple):
     registers: int | None
 
 
-def row_tile(dim: int) -> Tile:
-    """A tile of whole rows."""
-    return _tile(triton.next_power_of_2(dim), 1)
+def row_tile(dim: int, itemsize: int) -> Tile:
+    """A tile of whole rows of ``dim`` elements."""
+    return _tile(dim, triton.next_power_of_2(dim), itemsize)
 
 
-def flat_tile(dim: int) -> Tile:
-    """A tile of rows or of pieces of rows, for elementwise operators."""
-    columns = min(triton.next_power_of_2(dim), MOST_COLUMNS)
-    return _tile(columns, triton.cdiv(dim, columns))
+def flat_tile(dim: int, itemsize: int) -> Tile:
+    """A tile of rows of ``dim`` elements or of pieces of them, for elementwise operators."""
+    return _tile(dim, min(triton.next_power_of_2(dim), MOST_COLUMNS), itemsize)
 
 
-def _tile(columns: int, pieces: int) -> Tile:
+def _tile(dim: int, columns: int, itemsize: int) -> Tile:
     rows = max(ELEMENTS // columns, 1)
     warps = min(max(rows * columns // (32 * ELEMENTS_PER_THREAD), 1), MOST_WARPS)
-    return Tile(rows, columns, pieces, warps, REGISTERS if rows * columns <= warps * 32 * ELEMENTS_PER_THREAD else None)
+    # Rows that are not aligned to 16 elements are read one by one, with an address each.
+    usual = rows * columns <= warps * 32 * ELEMENTS_PER_THREAD and dim % 16 == 0
+    return Tile(rows, columns, triton.cdiv(dim, columns), warps, REGISTERS * itemsize // 2 if usual else None)
 
 
 def head_tile(half: int) -> int:
