@@ -174,7 +174,6 @@ def sample(dtype: torch.dtype) -> None:
     temperature, top_p, min_p = (new(TOKENS, dtype=torch.float32) for _ in range(3))
     top_k, seeds, steps = (new(TOKENS, dtype=kind) for kind in (torch.int32, torch.int64, torch.int32))
     ops.sample(logits, None, None, None, None, seeds, steps)
-    ops.sample(logits, temperature, None, None, None, seeds, steps)
     ops.sample(logits, temperature, top_k, top_p, min_p, seeds, steps)
 
 
