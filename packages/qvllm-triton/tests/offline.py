@@ -44,9 +44,13 @@ def _compile_only(self: JITFunction, *args: Any, grid: Any, warmup: bool, **kwar
 
 JITFunction.run = _compile_only
 
+import qvllm_triton.devices  # noqa: E402
 import qvllm_triton.rows  # noqa: E402
 
+SHARED_MEMORY = {80: 163 << 10, 90: 227 << 10, 120: 99 << 10}  # bytes that a program may have; 8.6 and 8.9 are like 12.0
+
 # CPU tensors stand for those of the GPU.
+qvllm_triton.devices.shared_memory = lambda device: SHARED_MEMORY[ARCH]
 qvllm_triton.rows.check_device = lambda op, x, name="x": None
 
 

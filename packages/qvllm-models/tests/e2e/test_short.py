@@ -22,9 +22,9 @@ def test_a_few_tokens_equal_transformers(
 ) -> None:
     folder = qwen3_checkpoint("kernel")
     generator = torch.Generator().manual_seed(4)
-    prompts = [torch.randint(0, 512, (length,), generator=generator).tolist() for length in (19, 1, 16)]
+    prompts = [torch.randint(0, 512, (length,), generator=generator).tolist() for length in (19, 1)]
     llm = make_llm(folder, device=device, max_num_batched_tokens=chunk)
     for cached in (0, 16):  # the second time the first block of the longest prompt is there
-        outputs = recorder.generate(llm, prompts, 3)
+        outputs = recorder.generate(llm, prompts, 2)
         assert_equal(reference(folder), prompts, outputs)
         assert outputs[0].num_cached_tokens == cached

@@ -19,6 +19,8 @@ from qvllm_triton.rotary import rotary_embedding
 from qvllm_triton.sampling import sample
 
 OPS_API = 1
+# Decode attention costs what the lengths say, whatever the width of the block table: the engine may capture decode steps.
+CUDA_GRAPHS = True
 __version__ = version("qvllm-triton")
 
 __all__ = [

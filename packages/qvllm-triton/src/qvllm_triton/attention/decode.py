@@ -167,7 +167,7 @@ def _combine(
 def tile_of(head_dim: int, dtype: torch.dtype) -> Tile:
     """How programs walk through the keys: as many bytes in flight as fit beside other programs."""
     if dtype == torch.float32:
-        return Tile(max(2048 // head_dim, 16), 4, 2)
+        return Tile(max(2048 // head_dim, 16), 8, 2)
     return Tile(min(8192 // head_dim, 128), 4, 3)
 
 

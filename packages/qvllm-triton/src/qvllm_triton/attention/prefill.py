@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from qvllm_triton import devices
 from qvllm_triton.attention.paging import check_attention, dot_precision, key_rows, key_rows_of_one_block
 from qvllm_triton.rows import check_index
 
@@ -175,13 +176,22 @@ def _prefill_kernel(
         tl.store(out_ptr + out_row[:, None] * HEAD_DIM + dim[None, :], acc.to(out_ptr.dtype.element_ty), mask=is_row[:, None])
 
 
-def tile_of(head_dim: int, dtype: torch.dtype, max_rows: int) -> Tile:
-    """The shape of the products; ``max_rows`` is the longest chunk's tokens times its heads per key head."""
+def tile_of(head_dim: int, dtype: torch.dtype, max_rows: int, shared: int) -> Tile:
+    """The shape of the products.
+
+    Args:
+        head_dim: elements of a head.
+        dtype: of q and the caches.
+        max_rows: the longest chunk's tokens times its query heads per key head.
+        shared: bytes of shared memory that a program may have.
+    """
     if dtype == torch.float32:
-        return Tile(16, max(2048 // head_dim, 16), 8, 2)
-    if max_rows <= 64:
-        return Tile(64, 64 if head_dim <= 128 else 32, 4, 3)
-    return Tile(128, 64, 8, 3 if head_dim <= 128 else 2)
+        return Tile(16, max(2048 // head_dim, 16), 8, 1)
+    if shared < 200 << 10:  # no wgmma either, which takes its operands from shared memory: registers are short too
+        return Tile(64, 64, 8, 3) if head_dim <= 128 else Tile(64, 32, 8, 2)
+    if max_rows > 64:
+        return Tile(128, 64, 8, 3)
+    return Tile(64, 64, 4, 3) if head_dim <= 128 else Tile(64, 32, 8, 2)
 
 
 def prefill_attention(
@@ -228,7 +238,7 @@ def prefill_attention(
     _, kv_heads, block_size, head_dim = k_cache.shape
     group = q.shape[1] // kv_heads
     padded_group = triton.next_power_of_2(group)
-    tile = tile_of(head_dim, q.dtype, max_seqlen_q * padded_group)
+    tile = tile_of(head_dim, q.dtype, max_seqlen_q * padded_group, devices.shared_memory(q.device))
     mantissa, exponent = math.frexp(scale)
     with torch.cuda.device_of(q):
         _prefill_kernel[(tokens // (tile.rows // padded_group) + seqs, kv_heads)](
