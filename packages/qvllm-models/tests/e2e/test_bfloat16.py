@@ -11,6 +11,8 @@ from qvllm_engine import LLM
 
 # Relative L2 error of a row of logits that bfloat16 may have: some ten roundings of 2^-9 on the way through two layers.
 BOUND = 0.03
+# The worst of hundreds of rows is further off: transformers' own is too.
+BOUND_OF_MANY = 0.05
 LENGTHS = (100, 1, 5, 16, 17, 33, 48, 64, 70)
 
 
@@ -46,3 +48,51 @@ def test_as_close_to_float32_as_transformers(
         for row, token in zip(exact.logits(prompt + output.token_ids)[len(prompt) - 1 : -1], output.token_ids, strict=True):
             # Two logits can change places when each is off by its share of BOUND; four times the mean share is rare enough.
             assert row.max() - row[token] <= 2 * 4 * BOUND * row.square().mean().sqrt()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("pool", ["big", "small"])
+@pytest.mark.parametrize("batch", ["alone", "batch"])
+@pytest.mark.parametrize("chunk", [1, 24, 4096])
+def test_every_path_stays_within_the_bound(
+    chunk: int,
+    batch: str,
+    pool: str,
+    make_llm: Callable[..., LLM],
+    qwen3_checkpoint: Callable[..., Path],
+    recorder: Any,
+    reference: Callable[..., Any],
+) -> None:
+    """Chunked or whole, alone or together, cold or with a warm prefix, preempted or not: every row that is sampled from."""
+    folder = qwen3_checkpoint("kernel", dtype="bfloat16")
+    exact, theirs = reference(folder), reference(folder, torch.bfloat16)
+    generator = torch.Generator().manual_seed(5)
+    prompts = [
+        torch.randint(0, 512, (length,), generator=generator).tolist() for length in LENGTHS[: 1 if batch == "alone" else None]
+    ]
+    blocks = 256 if pool == "big" else -(-(max(LENGTHS) + 24) // 16) + 2
+    llm = make_llm(
+        folder,
+        dtype="bfloat16",
+        device="cuda",
+        max_num_batched_tokens=chunk,
+        max_num_seqs=16,
+        num_kv_blocks=blocks,
+        block_size=16,
+    )
+    for _ in range(2):
+        outputs, errors = recorder.generate(llm, prompts, 24), []
+        for i, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
+            expected = exact.logits(prompt + output.token_ids)[len(prompt) - 1 : -1]
+            peers = theirs.logits(prompt + output.token_ids)[len(prompt) - 1 : -1]
+            rows = torch.stack([recorder.rows[i][j] for j in range(len(output.token_ids))])
+            errors.append((row_errors(rows, expected), row_errors(peers, expected)))
+            for row, token in zip(expected, output.token_ids, strict=True):
+                assert row.max() - row[token] <= 2 * 4 * BOUND * row.square().mean().sqrt()
+        ours, peers = (torch.cat(part) for part in zip(*errors, strict=True))
+        assert ours.max() <= BOUND_OF_MANY
+        assert ours.square().mean().sqrt() <= 1.2 * peers.square().mean().sqrt()
+    if pool == "small" and batch == "batch" and chunk > 1:
+        assert any(output.metrics.num_preemptions for output in outputs)
+    if pool == "big":
+        assert outputs[0].num_cached_tokens > 0
