@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from qvllm_triton.attention.paging import check_attention, dot_precision, key_rows, key_rows_of_one_block
+from qvllm_triton.attention.paging import check_attention, dot_precision, key_rows
 
 LOG2_E = math.log2(math.e)
 
@@ -89,14 +89,9 @@ def _decode_kernel(
         total = tl.zeros([ROWS], tl.float32)
         acc = tl.zeros([ROWS, HEAD_DIM], tl.float32)
         for first in tl.range(start, end, TILE, num_stages=STAGES):
-            n = first + tl.arange(0, TILE)
-            inside = n < end
-            if BLOCK_SIZE % TILE == 0:
-                k_row = key_rows_of_one_block(table, first, TILE, head, k_stride_block, k_stride_head, BLOCK_SIZE, HEAD_DIM)
-                v_row = key_rows_of_one_block(table, first, TILE, head, v_stride_block, v_stride_head, BLOCK_SIZE, HEAD_DIM)
-            else:
-                k_row = key_rows(table, n, inside, head, k_stride_block, k_stride_head, BLOCK_SIZE, HEAD_DIM)
-                v_row = key_rows(table, n, inside, head, v_stride_block, v_stride_head, BLOCK_SIZE, HEAD_DIM)
+            inside = first + tl.arange(0, TILE) < end
+            k_row = key_rows(table, first, inside, head, k_stride_block, k_stride_head, TILE, BLOCK_SIZE, HEAD_DIM)
+            v_row = key_rows(table, first, inside, head, v_stride_block, v_stride_head, TILE, BLOCK_SIZE, HEAD_DIM)
             k = tl.load(k_ptr + k_row[:, None] + dim[None, :], mask=inside[:, None], other=0.0)
             scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale_log2
             scores = tl.where(inside[None, :], scores, float("-inf"))

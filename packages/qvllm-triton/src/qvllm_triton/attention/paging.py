@@ -12,20 +12,26 @@ HEAD_DIMS = (32, 64, 128, 256)
 
 
 @triton.jit
-def key_rows(table_ptr, n, inside, head, stride_block, stride_head, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr):
-    """Offsets of the rows of keys ``n`` in a cache, as int64, where keys may lie in different blocks."""
-    block = tl.load(table_ptr + n // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
-    return block * stride_block + head.to(tl.int64) * stride_head + n % BLOCK_SIZE * HEAD_DIM
-
-
-@triton.jit
-def key_rows_of_one_block(
-    table_ptr, first, count: tl.constexpr, head, stride_block, stride_head, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr
+def key_rows(
+    table_ptr,
+    first,
+    inside,
+    head,
+    stride_block,
+    stride_head,
+    COUNT: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
 ):
-    """As ``key_rows``, for ``count`` keys from ``first`` on that lie in one block: its number is read once."""
-    block = tl.load(table_ptr + first // BLOCK_SIZE).to(tl.int64)
-    tile = block * stride_block + head.to(tl.int64) * stride_head + first % BLOCK_SIZE * HEAD_DIM
-    return tile + tl.arange(0, count) * HEAD_DIM
+    """Offsets of the rows of ``COUNT`` keys from ``first`` on in a cache, as int64; those not ``inside`` may not be read."""
+    if BLOCK_SIZE % COUNT == 0:  # they lie in one block, whose number is read once
+        block = tl.load(table_ptr + first // BLOCK_SIZE).to(tl.int64)
+        tile = block * stride_block + head.to(tl.int64) * stride_head + first % BLOCK_SIZE * HEAD_DIM
+        return tile + tl.arange(0, COUNT) * HEAD_DIM
+    else:  # noqa: RET505 (what follows a return is compiled too)
+        n = first + tl.arange(0, COUNT)
+        block = tl.load(table_ptr + n // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
+        return block * stride_block + head.to(tl.int64) * stride_head + n % BLOCK_SIZE * HEAD_DIM
 
 
 def check_attention(

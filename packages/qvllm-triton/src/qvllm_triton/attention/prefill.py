@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from qvllm_triton import devices
-from qvllm_triton.attention.paging import check_attention, dot_precision, key_rows, key_rows_of_one_block
+from qvllm_triton.attention.paging import check_attention, dot_precision, key_rows
 from qvllm_triton.rows import check_index
 
 LOG2_E = math.log2(math.e)
@@ -72,12 +72,8 @@ def _attend(
     for begin in tl.range(first, last, KEYS, num_stages=STAGES):
         n = begin + tl.arange(0, KEYS)
         inside = n < last
-        if BLOCK_SIZE % KEYS == 0:
-            k_row = key_rows_of_one_block(table, begin, KEYS, head, k_stride_block, k_stride_head, BLOCK_SIZE, HEAD_DIM)
-            v_row = key_rows_of_one_block(table, begin, KEYS, head, v_stride_block, v_stride_head, BLOCK_SIZE, HEAD_DIM)
-        else:
-            k_row = key_rows(table, n, inside, head, k_stride_block, k_stride_head, BLOCK_SIZE, HEAD_DIM)
-            v_row = key_rows(table, n, inside, head, v_stride_block, v_stride_head, BLOCK_SIZE, HEAD_DIM)
+        k_row = key_rows(table, begin, inside, head, k_stride_block, k_stride_head, KEYS, BLOCK_SIZE, HEAD_DIM)
+        v_row = key_rows(table, begin, inside, head, v_stride_block, v_stride_head, KEYS, BLOCK_SIZE, HEAD_DIM)
         if MASKED:
             k = tl.load(k_ptr + k_row[:, None] + dim[None, :], mask=inside[:, None], other=0.0)
         else:
@@ -134,8 +130,7 @@ def _prefill_kernel(
     seq = _sequence_of(tile, starts_ptr, seqs, TOKENS)
     start, end = tl.load(starts_ptr + seq), tl.load(starts_ptr + seq + 1)
     # The last tokens see most keys: their tiles come first, so that no long one is left for the end.
-    next_tile = end // TOKENS + seq + 1
-    first_token = (next_tile - 1 - tile) * TOKENS
+    first_token = (end // TOKENS + seq - tile) * TOKENS
     if first_token < end - start:
         kv_len = tl.load(kv_lens_ptr + seq)
         context = kv_len - (end - start)
