@@ -47,6 +47,7 @@ class DecodeInputs:
         self.last_tokens = last_tokens
         self.words = torch.zeros(WORDS_PER_ROW * rows, dtype=torch.int32, device=device)
         self.block_tables = torch.zeros((rows, table_width), dtype=torch.int32, device=device)
+        self._no_chunks = torch.zeros(1, dtype=torch.int32, device=device)  # cu_seqlens_q: made here, not in every replay
 
     def fill(self, step: StepInput, bucket: int) -> None:
         """Copy a decode step, padded to ``bucket`` rows, without waiting for the copy.
@@ -76,7 +77,7 @@ class DecodeInputs:
             slot_mapping=words[: 2 * bucket].view(torch.int64),
             block_tables=self.block_tables[:bucket],
             kv_lens=kv_lens,
-            cu_seqlens_q=torch.zeros(1, dtype=torch.int32, device=words.device),
+            cu_seqlens_q=self._no_chunks,
             num_decode=bucket,
             max_seqlen_q=0,
         )
