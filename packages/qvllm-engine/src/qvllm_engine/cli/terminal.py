@@ -31,8 +31,9 @@ def note(text: str) -> None:
 
 def write_json(value: Any) -> None:
     """One JSON object on a line of its own; in ASCII alone where standard output can't hold its characters."""
-    line, ascii_line = (json.dumps(jsonable(value), ensure_ascii=ascii, allow_nan=False) for ascii in (False, True))
-    write((line if holds(line) else ascii_line) + "\n")
+    value = jsonable(value)
+    line = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    write((line if holds(line) else json.dumps(value, allow_nan=False)) + "\n")
 
 
 def jsonable(value: Any) -> Any:
