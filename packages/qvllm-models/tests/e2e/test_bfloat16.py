@@ -20,6 +20,13 @@ def row_errors(rows: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     return (rows.double() - expected.double()).norm(dim=-1) / expected.double().norm(dim=-1)
 
 
+def assert_nearly_best(expected: torch.Tensor, token_ids: list[int]) -> None:
+    """Every token is the best of its row of exact logits, or so close that the errors of bfloat16 may have put it first."""
+    for row, token in zip(expected, token_ids, strict=True):
+        # Two logits can change places when each is off by its share of BOUND; four times the mean share is rare enough.
+        assert row.max() - row[token] <= 2 * 4 * BOUND * row.square().mean().sqrt()
+
+
 @pytest.mark.parametrize("shapes", ["kernel", "real"])
 @pytest.mark.parametrize("chunk", [24, 4096])
 def test_as_close_to_float32_as_transformers(
@@ -45,9 +52,7 @@ def test_as_close_to_float32_as_transformers(
     assert ours.square().mean().sqrt() <= 1.2 * peers.square().mean().sqrt()
 
     for prompt, output in zip(prompts, outputs, strict=True):
-        for row, token in zip(exact.logits(prompt + output.token_ids)[len(prompt) - 1 : -1], output.token_ids, strict=True):
-            # Two logits can change places when each is off by its share of BOUND; four times the mean share is rare enough.
-            assert row.max() - row[token] <= 2 * 4 * BOUND * row.square().mean().sqrt()
+        assert_nearly_best(exact.logits(prompt + output.token_ids)[len(prompt) - 1 : -1], output.token_ids)
 
 
 @pytest.mark.gpu
@@ -87,8 +92,7 @@ def test_every_path_stays_within_the_bound(
             peers = theirs.logits(prompt + output.token_ids)[len(prompt) - 1 : -1]
             rows = torch.stack([recorder.rows[i][j] for j in range(len(output.token_ids))])
             errors.append((row_errors(rows, expected), row_errors(peers, expected)))
-            for row, token in zip(expected, output.token_ids, strict=True):
-                assert row.max() - row[token] <= 2 * 4 * BOUND * row.square().mean().sqrt()
+            assert_nearly_best(expected, output.token_ids)
         ours, peers = (torch.cat(part) for part in zip(*errors, strict=True))
         assert ours.max() <= BOUND_OF_MANY
         assert ours.square().mean().sqrt() <= 1.2 * peers.square().mean().sqrt()
