@@ -13,7 +13,7 @@ from triton_references import DEVICE, EVERY_DTYPE, LAYOUTS, cut, poisoned_output
 from qvllm_triton import linear, linear_add
 from qvllm_triton.few_rows import MOST_ROWS, VECTOR_ROWS
 
-# One rounding to bfloat16, and for many rows what torch's matrix product adds: it may round partial sums too.
+# One rounding to bfloat16.
 BOUND = {torch.float32: 2e-6, torch.bfloat16: 3.5e-3}
 
 
@@ -21,7 +21,9 @@ def check(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
     y = linear(x, weight, bias)
     assert y.is_contiguous()
     assert y.dtype == x.dtype
-    assert worst_row_error(y, reference(x, weight, bias)) < BOUND[x.dtype]
+    # For many rows it is torch's matrix product, which may round its sums before it adds the bias.
+    roundings = 2 if x.numel() // x.shape[-1] > MOST_ROWS else 1
+    assert worst_row_error(y, reference(x, weight, bias)) < roundings * BOUND[x.dtype]
 
 
 @pytest.mark.parametrize(("dim", "out"), [(1, 1), (48, 33), (50, 7), (64, 64), (300, 20), (1024, 40), (3072, 9)])

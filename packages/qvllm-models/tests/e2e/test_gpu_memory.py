@@ -35,8 +35,9 @@ def test_the_cache_fills_the_share_and_is_given_back(
         llm.close()
         gc.collect()
         kept.append(torch.cuda.memory_allocated())
-    # cuBLAS keeps its workspace for the life of the process; the engine keeps nothing.
-    assert kept[0] == kept[1] < 64 * 2**20
+    # cuBLAS keeps a workspace of 32 MiB per stream, the one that graphs are captured on included, for the life of the process;
+    # the engine keeps nothing.
+    assert kept[0] == kept[1] < 65 * 2**20
 
 
 def test_a_share_too_small_is_refused(make_llm: Callable[..., LLM], qwen3_checkpoint: Callable[..., Path]) -> None:

@@ -35,5 +35,7 @@ def test_refused_with_the_reason(device: str, qwen3_checkpoint: Callable[..., Pa
 
 def test_auto_takes_a_complete_backend(device: str, qwen3_checkpoint: Callable[..., Path]) -> None:
     with LLM(qwen3_checkpoint("kernel"), device=device, num_kv_blocks=8) as llm:
-        assert llm.engine.runners.local.backend.name == "torch"
+        backend = llm.engine.runners.local.backend
+        assert backend.name != BACKEND
+        assert not backend.missing(REQUIRED_OPS)
         assert len(llm.generate([[1, 2, 3]], SamplingParams(max_tokens=2, ignore_eos=True))[0].token_ids) == 2
