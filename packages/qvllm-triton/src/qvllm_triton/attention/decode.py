@@ -19,10 +19,11 @@ FULL_GRID = 1024
 SHORTEST_PART = 128
 # And no program reads more than this many, or one long sequence would outlast a batch of short ones.
 LONGEST_PART = 8192
-# Sequences times key heads that may be split; more of them fill any GPU.
-COUNTERS = 8192
-# Parts that are combined at a time.
-COMBINED = 16
+# How many parts have arrived is counted per sequence, key head and bundle of parts. A batch that needs more counters is not
+# split: it fills any GPU.
+COUNTERS = 1 << 16
+# Float32 elements of parts that one program holds while it combines them.
+COMBINED = 8192
 
 
 class Tile(NamedTuple):
@@ -61,8 +62,8 @@ def _decode_kernel(
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
     SHORTEST: tl.constexpr,
+    FAN: tl.constexpr,
     COMBINED: tl.constexpr,
-    MOST_SPLITS: tl.constexpr,
     PRECISION: tl.constexpr,
     STAGES: tl.constexpr,
 ):
@@ -106,57 +107,104 @@ def _decode_kernel(
         if parts == 1:
             tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=is_head[:, None])
         else:
-            part = (item * splits + split) * GROUP + group
-            tl.store(part_ptr + part[:, None] * HEAD_DIM + dim[None, :], acc, mask=is_head[:, None])
-            tl.store(lse_ptr + part, highest + tl.log2(total), mask=is_head)
-            # All threads have stored their share before one of them says so.
-            tl.debug_barrier()
-            if tl.atomic_add(count_ptr + item, 1, sem="acq_rel", scope="gpu") == parts - 1:
-                tl.store(count_ptr + item, 0)  # as the next launch finds it
-                _combine(out_ptr, lse_ptr, part_ptr, item, parts, splits, GROUP, PADDED_GROUP, HEAD_DIM, COMBINED, MOST_SPLITS)
+            rows = _rows_of(item, splits, GROUP, FAN)
+            row = rows + split * GROUP + group
+            tl.store(part_ptr + row[:, None] * HEAD_DIM + dim[None, :], acc, mask=is_head[:, None])
+            tl.store(lse_ptr + row, highest + tl.log2(total), mask=is_head)
+            _combine(out_ptr, count_ptr, lse_ptr, part_ptr, item, split, parts, splits, GROUP, PADDED_GROUP, HEAD_DIM, FAN, COMBINED)
+
+
+@triton.jit
+def _rows_of(item, splits, GROUP: tl.constexpr, FAN: tl.constexpr):
+    """The first row of a sequence and key head in the scratch memory: a row per part and query head, then one per bundle."""
+    return item * (splits + tl.cdiv(splits, FAN)) * GROUP
 
 
 @triton.jit
 def _combine(
     out_ptr,
+    count_ptr,
     lse_ptr,
     part_ptr,
     item,
+    split,
     parts,
     splits,
     GROUP: tl.constexpr,
     PADDED_GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    FAN: tl.constexpr,
     COMBINED: tl.constexpr,
-    MOST_SPLITS: tl.constexpr,
 ):
-    """The last program of a sequence and key head adds its parts, in their order, so that the sum is always the same."""
+    """Add up the parts of a sequence and key head: FAN neighbours in the last of their programs, and if there are more than FAN
+    parts, the sums of these bundles in the last of those. So no program has much to read, and the order is always the same.
+    """
     group = tl.arange(0, PADDED_GROUP)
     dim = tl.arange(0, HEAD_DIM)
     is_head = group < GROUP
-    every = tl.arange(0, MOST_SPLITS)
+    out = out_ptr + (item * GROUP + group[:, None]) * HEAD_DIM + dim[None, :]
+    rows = _rows_of(item, splits, GROUP, FAN)
+    bundles, bundle = tl.cdiv(parts, FAN), split // FAN
+    counts = count_ptr + item * (1 + tl.cdiv(splits, FAN))
+    first, size = bundle * FAN, tl.minimum(parts - bundle * FAN, FAN)
+    if _is_last(counts + bundle, size):
+        acc, lse = _sum_parts(lse_ptr, part_ptr, rows + first * GROUP, size, GROUP, PADDED_GROUP, HEAD_DIM, FAN, COMBINED)
+        if bundles == 1:
+            tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=is_head[:, None])
+        else:
+            row = rows + (splits + bundle) * GROUP + group
+            tl.store(part_ptr + row[:, None] * HEAD_DIM + dim[None, :], acc, mask=is_head[:, None])
+            tl.store(lse_ptr + row, lse, mask=is_head)
+            if _is_last(counts + tl.cdiv(splits, FAN), bundles):
+                first = rows + splits * GROUP
+                acc, _ = _sum_parts(lse_ptr, part_ptr, first, bundles, GROUP, PADDED_GROUP, HEAD_DIM, FAN, COMBINED)
+                tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=is_head[:, None])
+
+
+@triton.jit
+def _is_last(count_ptr, programs):
+    """Whether this program is the last of so many to come here; what the others have stored can then be read."""
+    tl.debug_barrier()  # all threads have stored their share before one of them says so
+    last = tl.atomic_add(count_ptr, 1, sem="acq_rel", scope="gpu") == programs - 1
+    if last:
+        tl.store(count_ptr, 0)  # as the next launch finds it
+    return last
+
+
+@triton.jit
+def _sum_parts(
+    lse_ptr,
+    part_ptr,
+    first,
+    count,
+    GROUP: tl.constexpr,
+    PADDED_GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    FAN: tl.constexpr,
+    COMBINED: tl.constexpr,
+):
+    """Output and log-sum-exp of ``count`` parts, at most FAN, whose rows begin at ``first``; ``COMBINED`` at a time."""
+    group = tl.arange(0, PADDED_GROUP)
+    dim = tl.arange(0, HEAD_DIM)
+    is_head = group < GROUP
+    every = tl.arange(0, FAN)
     # Other programs wrote these: they are read past the first-level cache, which may hold older values.
-    lse = tl.load(
-        lse_ptr + (item * splits + every[:, None]) * GROUP + group[None, :],
-        mask=(every < parts)[:, None] & is_head[None, :],
-        other=float("-inf"),
-        cache_modifier=".cg",
-    )
+    inside = (every < count)[:, None] & is_head[None, :]
+    row = first + every[:, None] * GROUP + group[None, :]
+    lse = tl.load(lse_ptr + row, mask=inside, other=float("-inf"), cache_modifier=".cg")
     highest = tl.where(is_head, tl.max(lse, axis=0), 0.0)
     total = tl.where(is_head, tl.sum(tl.exp2(lse - highest[None, :]), axis=0), 1.0)
     acc = tl.zeros([PADDED_GROUP, HEAD_DIM], tl.float32)
-    for first in range(0, parts, COMBINED):
-        some = first + tl.arange(0, COMBINED)
-        row = (item * splits + some[:, None]) * GROUP + group[None, :]
-        inside = (some < parts)[:, None] & is_head[None, :]
+    for begin in range(0, count, COMBINED):
+        some = begin + tl.arange(0, COMBINED)
+        inside = (some < count)[:, None] & is_head[None, :]
+        row = first + some[:, None] * GROUP + group[None, :]
         share = tl.exp2(tl.load(lse_ptr + row, mask=inside, other=float("-inf"), cache_modifier=".cg") - highest[None, :])
         values = tl.load(
             part_ptr + row[:, :, None] * HEAD_DIM + dim[None, None, :], mask=inside[:, :, None], other=0.0, cache_modifier=".cg"
         )
         acc += tl.sum(values * share[:, :, None], axis=0)
-    acc = acc / total[:, None]
-    out = out_ptr + (item * GROUP + group[:, None]) * HEAD_DIM + dim[None, :]
-    tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=is_head[:, None])
+    return acc / total[:, None], highest + tl.log2(total)
 
 
 def tile_of(head_dim: int, dtype: torch.dtype) -> Tile:
@@ -166,13 +214,17 @@ def tile_of(head_dim: int, dtype: torch.dtype) -> Tile:
     return Tile(min(8192 // head_dim, 128), 4, 3)
 
 
-def splits_of(seqs: int, kv_heads: int, max_kv_len: int) -> int:
+def fan_of(group: int, head_dim: int) -> int:
+    """Parts, or bundles of parts, that one program combines."""
+    return 16 if triton.next_power_of_2(group) * head_dim <= 512 else 8
+
+
+def splits_of(seqs: int, kv_heads: int, max_kv_len: int, fan: int) -> int:
     """Programs per sequence and key head. The lengths are not known here, only how long a sequence may be."""
     items = seqs * kv_heads
-    if items > COUNTERS:
-        return 1
     filling = min(triton.cdiv(FULL_GRID, items), triton.cdiv(max_kv_len, SHORTEST_PART))
-    return max(filling, triton.cdiv(max_kv_len, LONGEST_PART), 1)
+    splits = min(max(filling, triton.cdiv(max_kv_len, LONGEST_PART), 1), fan * fan)
+    return splits if items * (1 + triton.cdiv(splits, fan)) <= COUNTERS else 1
 
 
 def decode_workspace(
@@ -193,26 +245,30 @@ def decode_workspace(
     Returns:
         A float32 tensor of one dimension.
     """
-    items = min(max_seqs * num_kv_heads, COUNTERS)
-    programs = max(FULL_GRID + items, items * splits_of(items // num_kv_heads or 1, num_kv_heads, max_kv_len))
-    return torch.zeros(COUNTERS + programs * (num_q_heads // num_kv_heads) * (head_dim + 1), device=device)
+    group = num_q_heads // num_kv_heads
+    fan = fan_of(group, head_dim)
+    longest = min(triton.cdiv(max_kv_len, LONGEST_PART), fan * fan)
+    # As many as are split at all, each in the parts that long sequences need, or fewer in as many as fill the GPU.
+    items = min(max_seqs * num_kv_heads, COUNTERS // (1 + triton.cdiv(longest, fan)))
+    rows = (max(items * longest, FULL_GRID + items) * (fan + 1) // fan + items) * group
+    return torch.zeros(COUNTERS + rows * (head_dim + 1), device=device)
 
 
 class _Scratch(NamedTuple):
     """Where parts of a sequence meet: how many have arrived, and for each its log-sum-exp (base 2) and its output."""
 
-    arrived: Tensor
+    counts: Tensor
     lse: Tensor
     parts: Tensor
 
 
-def _scratch(q: Tensor, items: int, rows: int, workspace: Tensor | None) -> _Scratch:
+def _scratch(q: Tensor, counters: int, rows: int, workspace: Tensor | None) -> _Scratch:
     """``rows`` parts of one query head each, in ``workspace`` or in memory of their own."""
     head_dim = q.shape[2]
     if workspace is None:
-        arrived = torch.zeros(items, dtype=torch.int32, device=q.device)
+        counts = torch.zeros(counters, dtype=torch.int32, device=q.device)
         lse = torch.empty((rows,), dtype=torch.float32, device=q.device)
-        return _Scratch(arrived, lse, torch.empty((rows, head_dim), dtype=torch.float32, device=q.device))
+        return _Scratch(counts, lse, torch.empty((rows, head_dim), dtype=torch.float32, device=q.device))
     needed = COUNTERS + rows * (head_dim + 1)
     if workspace.dtype != torch.float32 or workspace.device != q.device or workspace.dim() != 1 or len(workspace) < needed:
         raise ValueError(
@@ -262,8 +318,12 @@ def decode_attention(
         return out
     _, kv_heads, block_size, head_dim = k_cache.shape
     group = q.shape[1] // kv_heads
-    splits = splits_of(seqs, kv_heads, block_tables.shape[1] * block_size)
-    scratch = _scratch(q, seqs * kv_heads, seqs * q.shape[1] * splits, workspace) if splits > 1 else _Scratch(out, out, out)
+    fan = fan_of(group, head_dim)
+    splits = splits_of(seqs, kv_heads, block_tables.shape[1] * block_size, fan)
+    bundles = triton.cdiv(splits, fan)
+    scratch = _Scratch(out, out, out)
+    if splits > 1:
+        scratch = _scratch(q, seqs * kv_heads * (1 + bundles), seqs * q.shape[1] * (splits + bundles), workspace)
     tile = tile_of(head_dim, q.dtype)
     with torch.cuda.device_of(q):
         _decode_kernel[(kv_heads, seqs, splits)](
@@ -273,7 +333,7 @@ def decode_attention(
             out,
             block_tables,
             kv_lens,
-            scratch.arrived,
+            scratch.counts,
             scratch.lse,
             scratch.parts,
             q.stride(0),
@@ -293,8 +353,8 @@ def decode_attention(
             BLOCK_SIZE=block_size,
             TILE=tile.keys,
             SHORTEST=SHORTEST_PART,
-            COMBINED=COMBINED,
-            MOST_SPLITS=triton.next_power_of_2(splits),
+            FAN=fan,
+            COMBINED=min(max(COMBINED // (triton.next_power_of_2(group) * head_dim), 1), fan),
             PRECISION=dot_precision(q.dtype),
             STAGES=tile.stages,
             num_warps=tile.warps,
