@@ -21,40 +21,26 @@ PREFILL_SHAPES = ((16, 2048), (1, 8192))
 Setting = tuple[str, dict[str, object]]
 
 
-def decode_settings(model: Model, seqs: int) -> Iterator[Setting]:
-    """The tile, and where sequences are few how finely they are split; the operator's own first."""
+def decode_settings(model: Model, seqs: int, length: int) -> Iterator[Setting]:
+    """The tile, and how finely sequences are split; the operator's own first."""
     yield "own", {}
-    tiles = [(32, 1, 4), (32, 2, 4), (32, 4, 4), (64, 2, 3), (64, 2, 4), (64, 4, 3), (64, 4, 4), (64, 4, 5), (128, 4, 3)]
+    tiles = [(32, 4, 3), (32, 4, 4), (64, 4, 3), (64, 4, 4), (64, 8, 3), (128, 4, 3)]
     if model.head_dim == 256:
-        tiles = [(16, 1, 4), (16, 2, 4), (32, 2, 3), (32, 2, 4), (32, 4, 3), (32, 4, 4), (64, 4, 3), (64, 8, 3), (64, 4, 4)]
-    splits = [(1024, 128)] if seqs >= 256 else [(512, 128), (1024, 128), (2048, 64)]
-    for tile, (grid, part) in itertools.product(tiles, splits):
-        changes = {"tile_of": lambda *_, tile=tile: decode.Tile(*tile), "FULL_GRID": grid, "SHORTEST_PART": part}
-        yield f"keys, warps, stages {tile}, grid {grid}, part {part}", changes
+        tiles = [(16, 4, 4), (32, 4, 3), (32, 4, 4), (64, 4, 3), (64, 8, 3)]
+    fan = decode.fan_of(model.q_heads // model.kv_heads, model.head_dim)
+    # Twice as many programs as multiprocessors, three and four times as many.
+    choices = {decode.splits_of(seqs, model.kv_heads, length, fan, 132 * times) for times in (1, 2, 3, 4)}
+    for tile, splits in itertools.product(tiles, sorted(choices)):
+        changes = {"tile_of": lambda *_, tile=tile: decode.Tile(*tile), "splits_of": lambda *_, splits=splits: splits}
+        yield f"keys, warps, stages {tile}, {splits} splits", changes
 
 
 def prefill_settings(model: Model) -> Iterator[Setting]:
     """The tile; the operator's own first."""
     yield "own", {}
-    tiles = [
-        (128, 64, 8, 3),
-        (128, 64, 8, 4),
-        (128, 128, 8, 3),
-        (128, 64, 4, 3),
-        (64, 64, 4, 3),
-        (64, 64, 4, 4),
-        (128, 32, 8, 4),
-    ]
+    tiles = [(64, 64, 4, 2), (64, 64, 4, 3), (128, 64, 4, 2), (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2)]
     if model.head_dim == 256:
-        tiles = [
-            (128, 64, 8, 3),
-            (128, 64, 8, 2),
-            (128, 32, 8, 4),
-            (128, 32, 8, 3),
-            (64, 64, 4, 3),
-            (64, 32, 4, 4),
-            (64, 32, 4, 3),
-        ]
+        tiles = [(64, 32, 4, 3), (64, 64, 4, 2), (128, 32, 8, 3), (128, 64, 8, 2)]
     for tile in tiles:
         yield f"rows, keys, warps, stages {tile}", {"tile_of": lambda *_, tile=tile: prefill.Tile(*tile)}
 
@@ -89,7 +75,7 @@ def main() -> None:
     for op, model in itertools.product(ops, (QWEN3, QWEN35)):
         for seqs, length in DECODE_SHAPES if op == "decode" else PREFILL_SHAPES:
             case = decode_case(model, seqs, length) if op == "decode" else prefill_case(model, seqs, length)
-            settings = list(decode_settings(model, seqs) if op == "decode" else prefill_settings(model))
+            settings = list(decode_settings(model, seqs, length) if op == "decode" else prefill_settings(model))
             module = decode if op == "decode" else prefill
             compare(f"{op} {model.name}", case, module, settings, arguments.replays, arguments.shown)
 

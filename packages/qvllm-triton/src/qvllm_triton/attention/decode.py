@@ -9,14 +9,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from qvllm_triton.attention.paging import check_attention, dot_precision, key_rows
+from qvllm_triton import devices
+from qvllm_triton.attention.paging import blocks_of, check_attention, dot_precision, rows_of_keys
 
 LOG2_E = math.log2(math.e)
 
-# Programs that fill a large GPU with work to spare; fewer sequences than that are split over several programs each.
-FULL_GRID = 1024
 # A program reads at least this many keys, or combining the parts costs more than it saves.
-SHORTEST_PART = 128
+SHORTEST_PART = 64
 # And no program reads more than this many, or one long sequence would outlast a batch of short ones.
 LONGEST_PART = 8192
 # How many parts have arrived is counted per sequence, key head and bundle of parts. A batch that needs more counters is not
@@ -89,10 +88,12 @@ def _decode_kernel(
         highest = tl.full([ROWS], float("-inf"), tl.float32)
         total = tl.zeros([ROWS], tl.float32)
         acc = tl.zeros([ROWS, HEAD_DIM], tl.float32)
+        blocks = blocks_of(table, start, end, TILE, BLOCK_SIZE)
         for first in tl.range(start, end, TILE, num_stages=STAGES):
             inside = first + tl.arange(0, TILE) < end
-            k_row = key_rows(table, first, inside, head, k_stride_block, k_stride_head, TILE, BLOCK_SIZE, HEAD_DIM)
-            v_row = key_rows(table, first, inside, head, v_stride_block, v_stride_head, TILE, BLOCK_SIZE, HEAD_DIM)
+            k_row = rows_of_keys(blocks, first, head, k_stride_block, k_stride_head, TILE, BLOCK_SIZE, HEAD_DIM)
+            v_row = rows_of_keys(blocks, first, head, v_stride_block, v_stride_head, TILE, BLOCK_SIZE, HEAD_DIM)
+            blocks = blocks_of(table, first + TILE, end, TILE, BLOCK_SIZE)
             k = tl.load(k_ptr + k_row[:, None] + dim[None, :], mask=inside[:, None], other=0.0)
             scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale_log2
             scores = tl.where(inside[None, :], scores, float("-inf"))
@@ -111,7 +112,9 @@ def _decode_kernel(
             row = rows + split * GROUP + group
             tl.store(part_ptr + row[:, None] * HEAD_DIM + dim[None, :], acc, mask=is_head[:, None])
             tl.store(lse_ptr + row, highest + tl.log2(total), mask=is_head)
-            _combine(out_ptr, count_ptr, lse_ptr, part_ptr, item, split, parts, splits, GROUP, PADDED_GROUP, HEAD_DIM, FAN, COMBINED)
+            _combine(
+                out_ptr, count_ptr, lse_ptr, part_ptr, item, split, parts, splits, GROUP, PADDED_GROUP, HEAD_DIM, FAN, COMBINED
+            )
 
 
 @triton.jit
@@ -146,9 +149,10 @@ def _combine(
     rows = _rows_of(item, splits, GROUP, FAN)
     bundles, bundle = tl.cdiv(parts, FAN), split // FAN
     counts = count_ptr + item * (1 + tl.cdiv(splits, FAN))
-    first, size = bundle * FAN, tl.minimum(parts - bundle * FAN, FAN)
+    size = tl.minimum(parts - bundle * FAN, FAN)
     if _is_last(counts + bundle, size):
-        acc, lse = _sum_parts(lse_ptr, part_ptr, rows + first * GROUP, size, GROUP, PADDED_GROUP, HEAD_DIM, FAN, COMBINED)
+        first = rows + bundle * FAN * GROUP
+        acc, lse = _sum_parts(lse_ptr, part_ptr, first, size, GROUP, PADDED_GROUP, HEAD_DIM, FAN, COMBINED)
         if bundles == 1:
             tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=is_head[:, None])
         else:
@@ -156,8 +160,8 @@ def _combine(
             tl.store(part_ptr + row[:, None] * HEAD_DIM + dim[None, :], acc, mask=is_head[:, None])
             tl.store(lse_ptr + row, lse, mask=is_head)
             if _is_last(counts + tl.cdiv(splits, FAN), bundles):
-                first = rows + splits * GROUP
-                acc, _ = _sum_parts(lse_ptr, part_ptr, first, bundles, GROUP, PADDED_GROUP, HEAD_DIM, FAN, COMBINED)
+                sums = rows + splits * GROUP
+                acc, _ = _sum_parts(lse_ptr, part_ptr, sums, bundles, GROUP, PADDED_GROUP, HEAD_DIM, FAN, COMBINED)
                 tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=is_head[:, None])
 
 
@@ -207,11 +211,14 @@ def _sum_parts(
     return acc / total[:, None], highest + tl.log2(total)
 
 
-def tile_of(head_dim: int, dtype: torch.dtype) -> Tile:
-    """How programs walk through the keys: as many bytes in flight as fit beside other programs."""
+def tile_of(head_dim: int, dtype: torch.dtype, programs: int, device: torch.device) -> Tile:
+    """How programs walk through the keys. benchmarks/tune_attention.py compares the choices."""
     if dtype == torch.float32:
         return Tile(max(2048 // head_dim, 16), 8, 2)
-    return Tile(min(8192 // head_dim, 128), 4, 3)
+    if head_dim > 128:  # one program to a multiprocessor, where its memory is large enough
+        return Tile(64, 4, 3) if devices.shared_memory(device) >= 142 << 10 else Tile(32, 4, 3)
+    # With several to a multiprocessor, small steps let more of them run at a time, and all end at about the same time.
+    return Tile(64, 4, 3) if programs <= devices.multiprocessors(device) else Tile(32, 4, 4)
 
 
 def fan_of(group: int, head_dim: int) -> int:
@@ -219,10 +226,13 @@ def fan_of(group: int, head_dim: int) -> int:
     return 16 if triton.next_power_of_2(group) * head_dim <= 512 else 8
 
 
-def splits_of(seqs: int, kv_heads: int, max_kv_len: int, fan: int) -> int:
-    """Programs per sequence and key head. The lengths are not known here, only how long a sequence may be."""
+def splits_of(seqs: int, kv_heads: int, max_kv_len: int, fan: int, multiprocessors: int) -> int:
+    """Programs per sequence and key head. The lengths are not known here, only how long a sequence may be.
+
+    One program keeps a multiprocessor's share of the memory bandwidth busy, and every part more costs time to combine.
+    """
     items = seqs * kv_heads
-    filling = min(triton.cdiv(FULL_GRID, items), triton.cdiv(max_kv_len, SHORTEST_PART))
+    filling = min(multiprocessors // items, triton.cdiv(max_kv_len, SHORTEST_PART))
     splits = min(max(filling, triton.cdiv(max_kv_len, LONGEST_PART), 1), fan * fan)
     return splits if items * (1 + triton.cdiv(splits, fan)) <= COUNTERS else 1
 
@@ -250,7 +260,7 @@ def decode_workspace(
     longest = min(triton.cdiv(max_kv_len, LONGEST_PART), fan * fan)
     # As many as are split at all, each in the parts that long sequences need, or fewer in as many as fill the GPU.
     items = min(max_seqs * num_kv_heads, COUNTERS // (1 + triton.cdiv(longest, fan)))
-    rows = (max(items * longest, FULL_GRID + items) * (fan + 1) // fan + items) * group
+    rows = (max(items * longest, devices.multiprocessors(device)) * (fan + 1) // fan + items) * group
     return torch.zeros(COUNTERS + rows * (head_dim + 1), device=device)
 
 
@@ -293,7 +303,7 @@ def decode_attention(
     The softmax is taken online (Milakov and Gimelshein, 2018; Dao et al., 2022) in float32. Where sequences are few, each is
     split over several programs (Dao et al., Flash-Decoding, 2023), and the last to finish adds up their parts: no second
     launch. The launch depends on the number of sequences and on the width of the block table, never on the lengths, so it can
-    be captured in a CUDA graph. A row's result depends on its own arguments and on these two numbers.
+    be captured in a CUDA graph. A row's result depends on its own arguments, on these two numbers and on the GPU.
 
     Args:
         q: ``[seqs, q_heads, head_dim]`` bfloat16 or float32; head_dim 32, 64, 128 or 256, contiguous.
@@ -319,12 +329,12 @@ def decode_attention(
     _, kv_heads, block_size, head_dim = k_cache.shape
     group = q.shape[1] // kv_heads
     fan = fan_of(group, head_dim)
-    splits = splits_of(seqs, kv_heads, block_tables.shape[1] * block_size, fan)
+    splits = splits_of(seqs, kv_heads, block_tables.shape[1] * block_size, fan, devices.multiprocessors(q.device))
     bundles = triton.cdiv(splits, fan)
     scratch = _Scratch(out, out, out)
     if splits > 1:
         scratch = _scratch(q, seqs * kv_heads * (1 + bundles), seqs * q.shape[1] * (splits + bundles), workspace)
-    tile = tile_of(head_dim, q.dtype)
+    tile = tile_of(head_dim, q.dtype, seqs * kv_heads * splits, q.device)
     with torch.cuda.device_of(q):
         _decode_kernel[(kv_heads, seqs, splits)](
             q,

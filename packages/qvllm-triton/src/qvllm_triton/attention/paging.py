@@ -12,26 +12,27 @@ HEAD_DIMS = (32, 64, 128, 256)
 
 
 @triton.jit
-def key_rows(
-    table_ptr,
-    first,
-    inside,
-    head,
-    stride_block,
-    stride_head,
-    COUNT: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-):
-    """Offsets of the rows of ``COUNT`` keys from ``first`` on in a cache, as int64; those not ``inside`` may not be read."""
-    if BLOCK_SIZE % COUNT == 0:  # they lie in one block, whose number is read once
-        block = tl.load(table_ptr + first // BLOCK_SIZE).to(tl.int64)
-        tile = block * stride_block + head.to(tl.int64) * stride_head + first % BLOCK_SIZE * HEAD_DIM
-        return tile + tl.arange(0, COUNT) * HEAD_DIM
+def blocks_of(table_ptr, first, last, COUNT: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+    """The blocks of ``COUNT`` keys from ``first`` on: one number where they lie in one, else one for each. 0 from ``last`` on.
+
+    Loops read them a step before they are needed. Keys whose address comes from a load of the same step would be loaded fewer
+    steps ahead, as each step of the pipeline then belongs to one of the two.
+    """
+    if BLOCK_SIZE % COUNT == 0:
+        return tl.load(table_ptr + first // BLOCK_SIZE, mask=first < last, other=0)
     else:  # noqa: RET505 (what follows a return is compiled too)
         n = first + tl.arange(0, COUNT)
-        block = tl.load(table_ptr + n // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
-        return block * stride_block + head.to(tl.int64) * stride_head + n % BLOCK_SIZE * HEAD_DIM
+        return tl.load(table_ptr + n // BLOCK_SIZE, mask=n < last, other=0)
+
+
+@triton.jit
+def rows_of_keys(
+    blocks, first, head, stride_block, stride_head, COUNT: tl.constexpr, BLOCK_SIZE: tl.constexpr, HEAD_DIM: tl.constexpr
+):
+    """Offsets in a cache of the rows of ``COUNT`` keys from ``first`` on, whose blocks are those of ``blocks_of``, int64."""
+    n = tl.arange(0, COUNT)
+    inner = first % BLOCK_SIZE + n if BLOCK_SIZE % COUNT == 0 else (first + n) % BLOCK_SIZE
+    return blocks.to(tl.int64) * stride_block + head.to(tl.int64) * stride_head + inner * HEAD_DIM
 
 
 def check_attention(

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from qvllm_triton import devices
-from qvllm_triton.attention.paging import check_attention, dot_precision, key_rows
+from qvllm_triton.attention.paging import blocks_of, check_attention, dot_precision, rows_of_keys
 from qvllm_triton.rows import check_index
 
 LOG2_E = math.log2(math.e)
@@ -69,11 +69,13 @@ def _attend(
 ):
     """Keys ``first`` to ``last``, online. MASKED where some query may not see some of them, or they pass the end."""
     dim = tl.arange(0, HEAD_DIM)
+    blocks = blocks_of(table, first, last, KEYS, BLOCK_SIZE)
     for begin in tl.range(first, last, KEYS, num_stages=STAGES):
         n = begin + tl.arange(0, KEYS)
         inside = n < last
-        k_row = key_rows(table, begin, inside, head, k_stride_block, k_stride_head, KEYS, BLOCK_SIZE, HEAD_DIM)
-        v_row = key_rows(table, begin, inside, head, v_stride_block, v_stride_head, KEYS, BLOCK_SIZE, HEAD_DIM)
+        k_row = rows_of_keys(blocks, begin, head, k_stride_block, k_stride_head, KEYS, BLOCK_SIZE, HEAD_DIM)
+        v_row = rows_of_keys(blocks, begin, head, v_stride_block, v_stride_head, KEYS, BLOCK_SIZE, HEAD_DIM)
+        blocks = blocks_of(table, begin + KEYS, last, KEYS, BLOCK_SIZE)
         if MASKED:
             k = tl.load(k_ptr + k_row[:, None] + dim[None, :], mask=inside[:, None], other=0.0)
         else:
@@ -184,9 +186,9 @@ def tile_of(head_dim: int, dtype: torch.dtype, max_rows: int, shared: int) -> Ti
         return Tile(16, max(2048 // head_dim, 16), 8, 1)
     if shared < 200 << 10:  # no wgmma either, which takes its operands from shared memory: registers are short too
         return Tile(64, 64, 8, 3) if head_dim <= 128 else Tile(64, 32, 8, 2)
-    if max_rows > 64:
-        return Tile(128, 64, 8, 3)
-    return Tile(64, 64, 4, 3) if head_dim <= 128 else Tile(64, 32, 8, 2)
+    if head_dim <= 128:  # two programs share a multiprocessor: one multiplies while the other takes exponentials
+        return Tile(64, 64, 4, 3)
+    return Tile(128, 64, 8, 2) if max_rows > 64 else Tile(64, 32, 8, 2)
 
 
 def prefill_attention(
