@@ -19,6 +19,8 @@ from qvllm_triton.rows import check_last, check_like, row_start
 # Which way, by the number of rows; above MOST_ROWS it is torch's matrix product. benchmarks/tune_linear.py compares them.
 VECTOR_ROWS = 4
 MOST_ROWS = 32
+# A product alone goes through the matrix units here where the weight has few rows, for which torch starts few programs.
+MOST_OUT = 2048
 
 # Element by element. A thread takes this much of a row of the weight, in 16 registers: the threads that fit on a multiprocessor
 # beside each other then have more bytes under way than the memory needs to be kept busy.
@@ -52,6 +54,11 @@ class Tiling(NamedTuple):
     CHUNK: int
     num_warps: int
     num_stages: int
+
+
+def faster_here(rows: int, out_dim: int) -> bool:
+    """Whether the product of so many rows with a weight of ``out_dim`` rows is faster here than in torch."""
+    return 0 < rows <= (MOST_ROWS if out_dim <= MOST_OUT else VECTOR_ROWS) and out_dim > 0
 
 
 @cache

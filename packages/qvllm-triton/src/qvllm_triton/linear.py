@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from qvllm_triton.few_rows import MOST_ROWS, Tiling, check_weight, few_rows_tiling, project
+from qvllm_triton.few_rows import Tiling, check_weight, faster_here, few_rows_tiling, project
 from qvllm_triton.rows import Rows, check_input, check_last, check_like, row_start, rows_of
 
 
@@ -91,7 +91,7 @@ def few_rows_linear(x: Tensor, weight: Tensor, addend: Rows | None, tile: Tiling
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``x @ weight.T + bias``, accumulated in float32 and rounded once.
 
-    For few rows it reads the weight at memory speed; for many it is torch's matrix product, where float32 is exact unless
+    For few rows it reads the weight at memory speed; for more it is torch's matrix product, where float32 is exact unless
     the caller has allowed TF32.
 
     Args:
@@ -114,7 +114,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
             )
         check_like("linear", bias, "bias", x)
     rows = x.numel() // x.shape[-1]
-    if rows > MOST_ROWS or rows == 0 or weight.shape[0] == 0:
+    if not faster_here(rows, weight.shape[0]):
         return F.linear(x, weight, bias).contiguous()
     return few_rows_linear(x, weight, None if bias is None else Rows(bias, rows, 1, 0, 0))
 
@@ -145,6 +145,6 @@ def linear_add(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
     check_like("linear_add", residual, "residual", x)
     check_last("linear_add", residual, "residual")
     rows = x.numel() // x.shape[-1]
-    if rows > MOST_ROWS or rows == 0 or weight.shape[0] == 0:
+    if not faster_here(rows, weight.shape[0]):
         return F.linear(x, weight).contiguous().add_(residual)
     return few_rows_linear(x, weight, rows_of(residual))
