@@ -13,14 +13,18 @@ from triton_references import DEVICE, EVERY_DTYPE, LAYOUTS, cut, poisoned_output
 from qvllm_triton import gate_up_silu
 from qvllm_triton.few_rows import MOST_ROWS, VECTOR_ROWS
 
-# For many rows the two products are rounded to bfloat16 before they meet.
-BOUND = {torch.float32: 3e-6, torch.bfloat16: 6e-3}
+# One rounding to bfloat16.
+BOUND = {torch.float32: 3e-6, torch.bfloat16: 3.5e-3}
+# For many rows the two products are rounded before they meet: three times 2^-9, and the gate's a little more, where one result
+# makes up most of a row.
+MANY_ROWS_BOUND = {torch.float32: 3e-6, torch.bfloat16: 8e-3}
 
 
 def check(x: Tensor, weight: Tensor) -> None:
     y = gate_up_silu(x, weight)
     assert y.is_contiguous()
-    assert worst_row_error(y, reference(x, weight)) < BOUND[x.dtype]
+    bound = MANY_ROWS_BOUND if x.numel() // x.shape[-1] > MOST_ROWS else BOUND
+    assert worst_row_error(y, reference(x, weight)) < bound[x.dtype]
 
 
 @pytest.mark.parametrize(("dim", "out"), [(48, 33), (50, 40), (64, 64), (300, 36), (1024, 40), (3072, 24)])
