@@ -67,7 +67,7 @@ inline PagedCache paged_cache(const Tensor& k_cache, const Tensor& v_cache, cons
           static_cast<const int32_t*>(block_tables.const_data_ptr()),
           block_tables.stride(0),
           static_cast<int32_t>(block_tables.size(1)),
-          static_cast<int32_t>(k_cache.size(2))};
+          Divisor(static_cast<uint32_t>(k_cache.size(2)))};
 }
 
 // q where kernels can read it 16 bytes at a time: itself, or else a contiguous copy.

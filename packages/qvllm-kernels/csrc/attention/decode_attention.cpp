@@ -92,10 +92,10 @@ Tensor decode_attention(const Tensor& q, const Tensor& k_cache, const Tensor& v_
   a.out = out.mutable_data_ptr();
   a.kv_lens = static_cast<const int32_t*>(kv_lens.const_data_ptr());
   a.scale_log2 = static_cast<float>(scale * kLog2E);
-  a.kv_heads = static_cast<int32_t>(kv_heads);
   a.group = static_cast<int32_t>(group);
-  a.slices = static_cast<int32_t>(slices);
-  a.items = static_cast<int32_t>(items);
+  a.kv_heads = Divisor(static_cast<uint32_t>(kv_heads));
+  a.slices = Divisor(static_cast<uint32_t>(slices));
+  a.items = Divisor(static_cast<uint32_t>(items));
   a.units = static_cast<int32_t>(items * plan.splits);
   a.splits = static_cast<int32_t>(plan.splits);
   a.shortest_rounds = static_cast<int32_t>(plan.shortest_rounds);

@@ -31,22 +31,22 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 2) decode_attention_kernel(
     WarpAttention<kHeadDim> attention;
     attention.start(static_cast<const __nv_bfloat16*>(a.q) + unit.seq * a.q_seq_stride + head * a.q_head_stride, a.q_head_stride, heads);
     const WarpTiles tiles = warp_tiles(unit);
+    float weights[4];
     uint32_t entry = 0;
-    for (int tile = 0; tile < tiles.count; ++tile) {
-      if (tile > 0) stream.refill();
-      float weights[4];
+#pragma unroll 1
+    for (int i = 0; i < 2 * tiles.count; ++i) {
       entry = stream.next();
-      attention.scores(weights, entry, a.scale_log2, unit.kv_len - tiles.key(tile));
-      __syncwarp();
-      stream.refill();
-      attention.weigh(weights);
-      entry = stream.next();
-      attention.add_values(weights, entry);
-      __syncwarp();
+      if (i % 2 == 0) {
+        attention.scores(weights, entry, a.scale_log2, unit.kv_len - tiles.key(i / 2));
+        attention.weigh(weights);
+      } else {
+        attention.add_values(weights, entry);
+      }
     }
     attention.finish();
     // The values that have just been used make room for the warp's sums, until they are merged.
     float* sums = reinterpret_cast<float*>(ring + (entry - shared_address(ring)));
+    __syncwarp();
     if (tiles.count > 0) attention.write(sums, heads);
     if (lane < 4) {
 #pragma unroll
@@ -59,7 +59,6 @@ __global__ void __launch_bounds__(kDecodeWarps * 32, 2) decode_attention_kernel(
     __syncthreads();
     merge_warps<kHeadDim>(a, unit, heads, results);
     __syncthreads();
-    if (tiles.count > 0) stream.refill();
     if (unit.parts > 1 && is_last_part(a, unit)) combine_parts<kHeadDim>(a, unit, heads);
   }
 }

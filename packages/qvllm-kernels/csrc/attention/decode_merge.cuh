@@ -29,7 +29,7 @@ __device__ __forceinline__ float4 scaled(float4 v, float scale) { return {v.x * 
 // The first element of the output of a unit's query heads.
 template <int kHeadDim>
 __device__ __forceinline__ __nv_bfloat16* unit_output(const DecodeArguments& a, const Unit& unit) {
-  const int64_t row = (int64_t{unit.seq} * a.kv_heads + unit.kv_head) * a.group + unit.slice * kHeadsAtOnce;
+  const int64_t row = (int64_t{unit.seq} * a.kv_heads.value + unit.kv_head) * a.group + unit.slice * kHeadsAtOnce;
   return static_cast<__nv_bfloat16*>(a.out) + row * kHeadDim;
 }
 
@@ -37,6 +37,7 @@ __device__ __forceinline__ __nv_bfloat16* unit_output(const DecodeArguments& a, 
 template <int kHeadDim>
 __device__ __forceinline__ void merge_warps(const DecodeArguments& a, const Unit& unit, int heads, const WarpResults& warps) {
   const int64_t part_row = (int64_t{unit.item} * a.splits + unit.split) * a.part_heads;
+#pragma unroll 1
   for (int i = threadIdx.x; i < heads * kHeadDim / 4; i += kDecodeWarps * 32) {
     const int head = i / (kHeadDim / 4);
     float highest = -CUDART_INF_F, total = 0.0f;
@@ -50,7 +51,7 @@ __device__ __forceinline__ void merge_warps(const DecodeArguments& a, const Unit
       total += share * warps.total[warp][head];
       add_scaled(sum, reinterpret_cast<const float4*>(warps.sums[warp])[i], share);
     }
-    if (total > 0.0f) sum = scaled(sum, 1.0f / total);  // else there is no key
+    if (total > 0.0f) sum = scaled(sum, __fdividef(1.0f, total));  // else there is no key
     if (unit.parts == 1) {
       store_bf16x4(unit_output<kHeadDim>(a, unit) + i * 4, sum);
     } else {
@@ -74,20 +75,29 @@ __device__ __forceinline__ bool is_last_part(const DecodeArguments& a, const Uni
 // From the log-sum-exps of the parts, what each part counts; `shares` is [parts, part_heads] of shared memory.
 __device__ __forceinline__ void share_out(const DecodeArguments& a, const Unit& unit, int heads, float* shares) {
   const float* lse = a.lse + int64_t{unit.item} * a.splits * a.part_heads;
+#pragma unroll 1
   for (int i = threadIdx.x; i < unit.parts * a.part_heads; i += kDecodeWarps * 32) shares[i] = __ldcg(lse + i);
   __syncthreads();
   const int lane = threadIdx.x % 32;
+#pragma unroll 1
   for (int head = threadIdx.x / 32; head < heads; head += kDecodeWarps) {
-    float highest = -CUDART_INF_F, total = 0.0f;
-    for (int part = lane; part < unit.parts; part += 32) highest = fmaxf(highest, shares[part * a.part_heads + head]);
+    float values[kMostSplits / 32], highest = -CUDART_INF_F, total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kMostSplits / 32; ++i) {
+      const int part = i * 32 + lane;
+      values[i] = part < unit.parts ? shares[part * a.part_heads + head] : -CUDART_INF_F;
+      highest = fmaxf(highest, values[i]);
+    }
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, distance));
-    for (int part = lane; part < unit.parts; part += 32) total += exp2_fast(shares[part * a.part_heads + head] - highest);
+#pragma unroll
+    for (int i = 0; i < kMostSplits / 32; ++i) total += values[i] = exp2_fast(values[i] - highest);
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) total += __shfl_xor_sync(0xffffffffu, total, distance);
-    for (int part = lane; part < unit.parts; part += 32) {
-      float& share = shares[part * a.part_heads + head];
-      share = exp2_fast(share - highest) / total;
+#pragma unroll
+    for (int i = 0; i < kMostSplits / 32; ++i) {
+      const int part = i * 32 + lane;
+      if (part < unit.parts) shares[part * a.part_heads + head] = __fdividef(values[i], total);
     }
   }
   __syncthreads();
@@ -110,10 +120,12 @@ __device__ __forceinline__ void combine_parts(const DecodeArguments& a, const Un
   int i = threadIdx.x;
   if (i < heads * kHeadDim / 4) read(i, 0);
   share_out(a, unit, heads, shares);
+#pragma unroll 1
   for (; i < heads * kHeadDim / 4; i += kDecodeWarps * 32) {
     const float* share = shares + i / (kHeadDim / 4);
     if (i != threadIdx.x) read(i, 0);
     float4 sum{};
+#pragma unroll 1
     for (int first = 0; first < unit.parts; first += kBatch) {
       if (first > 0) read(i, first);
 #pragma unroll

@@ -29,12 +29,12 @@ __device__ __forceinline__ int parts_of(int kv_len, int splits, int shortest_rou
 __device__ __forceinline__ Unit unit_at(const DecodeArguments& a, int index) {
   Unit unit{};
   unit.index = index;
-  unit.split = index / a.items;
-  unit.item = index - unit.split * a.items;
-  const int head = unit.item / a.slices;
-  unit.slice = unit.item - head * a.slices;
-  unit.seq = head / a.kv_heads;
-  unit.kv_head = head - unit.seq * a.kv_heads;
+  unit.split = a.items.quotient(index);
+  unit.item = index - unit.split * a.items.value;
+  const int head = a.slices.quotient(unit.item);
+  unit.slice = unit.item - head * a.slices.value;
+  unit.seq = a.kv_heads.quotient(head);
+  unit.kv_head = head - unit.seq * a.kv_heads.value;
   return unit;
 }
 

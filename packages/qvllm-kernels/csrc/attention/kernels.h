@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "common/divisor.h"
+
 namespace qvllm {
 
 // Keys and values, [num_blocks, kv_heads, block_size, head_dim] each, and which blocks each sequence has. A block of one head
@@ -16,7 +18,7 @@ struct PagedCache {
   const int32_t* block_tables;
   int64_t table_stride;
   int32_t table_width;
-  int32_t block_size;
+  Divisor block_size;
 };
 
 // The query heads of one key head are worked on eight at a time, since that is how many columns a tensor-core product has.
@@ -35,8 +37,9 @@ struct DecodeArguments {
   void* out;                            // [seqs, q_heads, head_dim]
   const int32_t* kv_lens;
   float scale_log2;  // the scale times log2(e)
-  int32_t kv_heads, group, slices;
-  int32_t items, units;
+  int32_t group;  // query heads of a key head
+  Divisor kv_heads, slices, items;
+  int32_t units;
   int32_t splits;           // parts that an item may have; its own length decides how many it has
   int32_t shortest_rounds;  // chunks of keys that a part has at least
   // Where the parts of an item meet. All of this is unused with one split.
