@@ -15,19 +15,26 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 #endif
 }
 
-// Launches on the current device. Before Hopper the attribute is left out, and the launch is an ordinary one.
+// Launches on the current device. Before Hopper the attribute is left out, and the launch is an ordinary one. `shared_bytes` is
+// the dynamic shared memory of a block.
 template <typename Arguments>
-cudaError_t launch(void (*kernel)(Arguments), unsigned blocks, unsigned threads, cudaStream_t stream, const Arguments& arguments) {
+cudaError_t launch(void (*kernel)(Arguments), dim3 blocks, unsigned threads, cudaStream_t stream, const Arguments& arguments,
+                   unsigned shared_bytes = 0) {
   int device = 0, major = 0;
   if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) return error;
   if (const cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device); error != cudaSuccess)
     return error;
+  if (shared_bytes > 48 << 10) {  // more than a kernel may have without asking
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    if (error != cudaSuccess) return error;
+  }
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks);
+  config.gridDim = blocks;
   config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &overlap;
   config.numAttrs = major >= 9 ? 1 : 0;
