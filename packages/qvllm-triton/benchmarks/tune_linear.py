@@ -15,11 +15,11 @@ from timing import Timing, number_of_inputs, time_calls
 from triton.runtime.errors import OutOfResources
 
 from qvllm_triton import few_rows
-from qvllm_triton.few_rows import Tiling, dot_tiling, vector_tiling
+from qvllm_triton.few_rows import MOST_ROWS, Tiling, dot_tiling, vector_tiling
 from qvllm_triton.linear import few_rows_linear
 
 SHAPES = ("4096x1024", "1024x2048", "6144x1024", "1024x3072", "151936x1024")
-ROWS = (1, 4, 16, 32)
+ROWS = (1, 2, 4, 8, 16)
 SHARED = 227 << 10  # bytes per program of compute capability 9.0
 
 
@@ -30,8 +30,8 @@ def layouts(rows: int, out: int, dim: int) -> Iterator[Tiling]:
             with mock.patch.object(few_rows, "THREAD_BYTES", thread_bytes):
                 if tile := vector_tiling(rows, dim, 2, warps):
                     yield tile
-    if rows > 1:
-        chosen = dot_tiling(rows, dim, out, 2)
+    if 1 < rows <= MOST_ROWS:
+        chosen = dot_tiling(dim, out, 2)
         yield chosen
         for block_out, warps, buffers in itertools.product((8, 16, 32, 64), (4, 8), (2, 4)):
             if block_out == 8 and out > 2048:

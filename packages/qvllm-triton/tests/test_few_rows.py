@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qvllm_triton import few_rows
-from qvllm_triton.few_rows import MOST_OUT, MOST_ROWS, VECTOR_ROWS, faster_here, few_rows_tiling, norm_tiling
+from qvllm_triton.few_rows import MOST_OUT, MOST_ROWS, MOST_ROWS_LARGE, VECTOR_ROWS, faster_here, few_rows_tiling, norm_tiling
 
 SMALLEST_SHARED = 99 << 10  # of compute capability 8.6 and 12.0
 
@@ -44,8 +44,8 @@ def test_a_hidden_size_of_qwen3_is_normalised_in_the_projection() -> None:
 
 def test_large_weights_go_to_torch_sooner() -> None:
     assert faster_here(MOST_ROWS, MOST_OUT)
-    assert faster_here(VECTOR_ROWS, 151_936)
-    assert not faster_here(VECTOR_ROWS + 1, MOST_OUT + 1)
+    assert faster_here(MOST_ROWS_LARGE, 151_936)
+    assert not faster_here(MOST_ROWS_LARGE + 1, MOST_OUT + 1)
     assert not faster_here(MOST_ROWS + 1, 16)
     assert not faster_here(0, 16)
     assert not faster_here(1, 0)

@@ -27,7 +27,7 @@ def check(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> None:
 
 
 @pytest.mark.parametrize(("dim", "out"), [(1, 1), (48, 33), (50, 7), (64, 64), (300, 20), (1024, 40), (3072, 9)])
-@pytest.mark.parametrize("rows", [1, 3, VECTOR_ROWS, VECTOR_ROWS + 1, 17, MOST_ROWS + 1])
+@pytest.mark.parametrize("rows", [1, 3, VECTOR_ROWS, VECTOR_ROWS + 1, MOST_ROWS, MOST_ROWS + 1])
 @pytest.mark.parametrize("dtype", EVERY_DTYPE)
 def test_matches_float64(rows: int, dim: int, out: int, dtype: torch.dtype) -> None:
     # What is added keeps a row of few results away from zero, where its relative error would be any.
@@ -78,7 +78,7 @@ def test_random_shapes(rows: int, dim: int, out: int, seed: int) -> None:
     assert (error <= 1e-5 * (x.abs().double() @ weight.abs().double().T) + 1e-30).all()
 
 
-@pytest.mark.parametrize(("few", "many"), [(3, 4), (5, 16), (17, 32)])
+@pytest.mark.parametrize(("few", "many"), [(3, 4), (5, 16)])
 @pytest.mark.parametrize("dtype", EVERY_DTYPE)
 def test_a_row_is_the_same_beside_any_others(few: int, many: int, dtype: torch.dtype) -> None:
     x, weight = random(many, 320, dtype=dtype), weight_of(40, 320, dtype)

@@ -18,9 +18,11 @@ from qvllm_triton.rows import check_last, check_like, row_start
 
 # Which way, by the number of rows; above MOST_ROWS it is torch's matrix product. benchmarks/tune_linear.py compares them.
 VECTOR_ROWS = 4
-MOST_ROWS = 32
-# A product alone goes through the matrix units here where the weight has few rows, for which torch starts few programs.
+MOST_ROWS = 16  # that the matrix units take at once
+# Up to MOST_ROWS a product alone is faster here where the weight has at most MOST_OUT rows, since torch starts few programs for
+# it; where it has more, only up to MOST_ROWS_LARGE.
 MOST_OUT = 2048
+MOST_ROWS_LARGE = 2
 
 # Element by element. A thread takes this much of a row of the weight, in 16 registers: the threads that fit on a multiprocessor
 # beside each other then have more bytes under way than the memory needs to be kept busy.
@@ -58,7 +60,7 @@ class Tiling(NamedTuple):
 
 def faster_here(rows: int, out_dim: int) -> bool:
     """Whether the product of so many rows with a weight of ``out_dim`` rows is faster here than in torch."""
-    return 0 < rows <= (MOST_ROWS if out_dim <= MOST_OUT else VECTOR_ROWS) and out_dim > 0
+    return 0 < rows <= (MOST_ROWS if out_dim <= MOST_OUT else MOST_ROWS_LARGE) and out_dim > 0
 
 
 @cache
@@ -69,7 +71,7 @@ def few_rows_tiling(rows: int, in_dim: int, out_dim: int, itemsize: int) -> Tili
         warps = VECTOR_WARPS_WIDE if wide else VECTOR_WARPS
         if found := vector_tiling(rows, in_dim, itemsize, warps):
             return found
-    return dot_tiling(rows, in_dim, out_dim, itemsize)
+    return dot_tiling(in_dim, out_dim, itemsize)
 
 
 @cache
@@ -95,15 +97,14 @@ def vector_tiling(rows: int, in_dim: int, itemsize: int, warps: int) -> Tiling |
     return Tiling(False, triton.next_power_of_2(rows), block_out, chunks, 32 * vector * warps_per_row, warps, 1)
 
 
-def dot_tiling(rows: int, in_dim: int, out_dim: int, itemsize: int) -> Tiling:
+def dot_tiling(in_dim: int, out_dim: int, itemsize: int) -> Tiling:
     """``CHUNKS`` warps side by side along the input dimension, in as many steps as it takes."""
-    padded_rows = 16 if rows <= 16 else 32  # the matrix units take 16 at once
     block_out = DOT_BLOCK_OUT[0]
     if itemsize == 2:  # float32 is multiplied outside the matrix units: larger blocks would not fit in registers
         block_out = max([n for n in DOT_BLOCK_OUT if triton.cdiv(out_dim, n) >= DOT_PROGRAMS], default=block_out)
     steps = triton.cdiv(in_dim * itemsize, DOT_WARPS * DOT_LINE)
-    buffers = min(DOT_SHARED // ((padded_rows + block_out) * DOT_WARPS * DOT_LINE), DOT_BUFFERS, steps)
-    return Tiling(True, padded_rows, block_out, DOT_WARPS, DOT_LINE // itemsize, DOT_WARPS, buffers + 1)
+    buffers = min(DOT_SHARED // ((MOST_ROWS + block_out) * DOT_WARPS * DOT_LINE), DOT_BUFFERS, steps)
+    return Tiling(True, MOST_ROWS, block_out, DOT_WARPS, DOT_LINE // itemsize, DOT_WARPS, buffers + 1)
 
 
 @triton.jit
