@@ -21,8 +21,12 @@ Tensor two_inputs(const char* op, Launch launch, const Tensor& x, const Tensor& 
   if (x.numel() == 0) return out;
   const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
   const Rows xs = rows_of(x), ys = rows_of(y);
-  const TwoInputsArguments arguments{xs.owner.const_data_ptr(), ys.owner.const_data_ptr(), out.mutable_data_ptr(),
-                                     xs.strides,                ys.strides,                xs.count,
+  const TwoInputsArguments arguments{xs.owner.const_data_ptr(),
+                                     ys.owner.const_data_ptr(),
+                                     out.mutable_data_ptr(),
+                                     xs.strides,
+                                     ys.strides,
+                                     xs.count,
                                      static_cast<uint32_t>(x.size(-1) / 8)};
   check_launch(op, launch(arguments, current_stream(x)));
   return out;
@@ -39,8 +43,12 @@ Tensor silu_and_mul(const Tensor& x) {
   const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
   const Rows rows = rows_of(x);
   const auto* gate = static_cast<const char*>(rows.owner.const_data_ptr());
-  const TwoInputsArguments arguments{gate,         gate + shape.back() * 2, y.mutable_data_ptr(),
-                                     rows.strides, rows.strides,            rows.count,
+  const TwoInputsArguments arguments{gate,
+                                     gate + shape.back() * 2,
+                                     y.mutable_data_ptr(),
+                                     rows.strides,
+                                     rows.strides,
+                                     rows.count,
                                      static_cast<uint32_t>(shape.back() / 8)};
   check_launch("silu_and_mul", launch_silu_and_mul(arguments, current_stream(x)));
   return y;

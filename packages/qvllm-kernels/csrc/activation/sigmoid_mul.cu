@@ -11,6 +11,8 @@ struct SigmoidMul {
 
 }  // namespace
 
-cudaError_t launch_sigmoid_mul(const TwoInputsArguments& a, cudaStream_t stream) { return launch_two_inputs<SigmoidMul>(a, stream); }
+cudaError_t launch_sigmoid_mul(const TwoInputsArguments& a, cudaStream_t stream) {
+  return launch_two_inputs<SigmoidMul>(a, stream);
+}
 
 }  // namespace qvllm

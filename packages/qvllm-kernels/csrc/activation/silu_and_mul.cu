@@ -11,6 +11,8 @@ struct SiluAndMul {
 
 }  // namespace
 
-cudaError_t launch_silu_and_mul(const TwoInputsArguments& a, cudaStream_t stream) { return launch_two_inputs<SiluAndMul>(a, stream); }
+cudaError_t launch_silu_and_mul(const TwoInputsArguments& a, cudaStream_t stream) {
+  return launch_two_inputs<SiluAndMul>(a, stream);
+}
 
 }  // namespace qvllm

@@ -16,7 +16,8 @@ void check_head_weight(const char* name, const Tensor& weight, int64_t head_dim,
   check_list(kOp, name, weight, head_dim, "qkv", qkv);
 }
 
-void check_projection(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, double eps, int64_t q_heads, int64_t kv_heads) {
+void check_projection(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, double eps, int64_t q_heads,
+                      int64_t kv_heads) {
   check_rows(kOp, "qkv", qkv, 8);
   const int64_t head_dim = q_weight.dim() == 1 ? q_weight.size(0) : 0;
   check_head_weight("q_weight", q_weight, head_dim, qkv);
@@ -25,8 +26,8 @@ void check_projection(const Tensor& qkv, const Tensor& q_weight, const Tensor& k
   require(q_heads > 0 && kv_heads > 0 && q_heads <= kMostHeads && kv_heads <= kMostHeads, kOp,
           ": there must be heads, got num_q_heads ", q_heads, " and num_kv_heads ", kv_heads);
   const int64_t width = (q_heads + 2 * kv_heads) * head_dim;
-  require(qkv.dim() == 2 && qkv.size(1) == width, kOp, ": qkv must be [tokens, ", width, "], that is ", q_heads, " + 2 * ", kv_heads,
-          " heads of ", head_dim, ", got ", shape_of(qkv));
+  require(qkv.dim() == 2 && qkv.size(1) == width, kOp, ": qkv must be [tokens, ", width, "], that is ", q_heads, " + 2 * ",
+          kv_heads, " heads of ", head_dim, ", got ", shape_of(qkv));
   require(eps >= 0, kOp, ": eps must be zero or positive, got ", eps);
 }
 

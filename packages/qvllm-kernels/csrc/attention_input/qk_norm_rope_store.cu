@@ -23,8 +23,7 @@ struct Target {
 
 // `head` counts q, k and v on end. A negative slot has no place in a cache.
 __device__ __forceinline__ Target target_of(const QkNormRopeStoreArguments& a, uint32_t token, uint32_t head, int64_t slot) {
-  if (head < a.q_heads)
-    return {static_cast<Bf16x8*>(a.q) + (int64_t{token} * a.q_heads + head) * a.size.vectors, a.size.vectors};
+  if (head < a.q_heads) return {static_cast<Bf16x8*>(a.q) + (int64_t{token} * a.q_heads + head) * a.size.vectors, a.size.vectors};
   const bool is_value = head >= a.q_heads + a.kv_heads;
   const CachePool& pool = is_value ? a.cache.v : a.cache.k;
   const uint32_t block = static_cast<uint32_t>(slot) / a.cache.block_size;

@@ -27,7 +27,8 @@ inline void check_same_rows(const char* op, const char* name, const Tensor& y, c
 // [size], contiguous, on the device of x; the dtype is the caller's business.
 inline void check_list(const char* op, const char* name, const Tensor& y, int64_t size, const char* like, const Tensor& x) {
   require(y.dim() == 1 && y.size(0) == size, op, ": ", name, " must be [", size, "], got ", shape_of(y));
-  require(size <= 1 || y.stride(0) == 1, op, ": ", name, " must be contiguous, got stride ", y.stride(0), "; call .contiguous() first");
+  require(size <= 1 || y.stride(0) == 1, op, ": ", name, " must be contiguous, got stride ", y.stride(0),
+          "; call .contiguous() first");
   check_same_device(op, name, y, like, x);
 }
 

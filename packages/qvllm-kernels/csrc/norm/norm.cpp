@@ -42,8 +42,9 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps, double weight
   const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
   const Rows xs = rows_of(x);
   const Tensor w = readable(weight);
-  const RmsNormArguments arguments{xs.owner.const_data_ptr(), w.const_data_ptr(),   y.mutable_data_ptr(),
-                                   xs.strides,                size_of(x, xs, eps), static_cast<float>(weight_offset)};
+  const RmsNormArguments arguments{xs.owner.const_data_ptr(), w.const_data_ptr(),
+                                   y.mutable_data_ptr(),      xs.strides,
+                                   size_of(x, xs, eps),       static_cast<float>(weight_offset)};
   check_launch("rms_norm", launch_rms_norm(arguments, current_stream(x)));
   return y;
 }
@@ -56,10 +57,14 @@ std::tuple<Tensor, Tensor> add_rms_norm(const Tensor& x, const Tensor& residual,
   const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
   const Rows xs = rows_of(x), residuals = rows_of(residual);
   const Tensor w = readable(weight);
-  const AddRmsNormArguments arguments{xs.owner.const_data_ptr(), residuals.owner.const_data_ptr(),
-                                      w.const_data_ptr(),        y.mutable_data_ptr(),
-                                      total.mutable_data_ptr(),  xs.strides,
-                                      residuals.strides,         size_of(x, xs, eps),
+  const AddRmsNormArguments arguments{xs.owner.const_data_ptr(),
+                                      residuals.owner.const_data_ptr(),
+                                      w.const_data_ptr(),
+                                      y.mutable_data_ptr(),
+                                      total.mutable_data_ptr(),
+                                      xs.strides,
+                                      residuals.strides,
+                                      size_of(x, xs, eps),
                                       static_cast<float>(weight_offset)};
   check_launch("add_rms_norm", launch_add_rms_norm(arguments, current_stream(x)));
   return {y, total};
@@ -72,10 +77,14 @@ Tensor gated_rms_norm(const Tensor& x, const Tensor& gate, const Tensor& weight,
   const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
   const Rows xs = rows_of(x), gates = rows_of(gate);
   const Tensor w = readable(weight);
-  const GatedRmsNormArguments arguments{xs.owner.const_data_ptr(), gates.owner.const_data_ptr(),
-                                        w.const_data_ptr(),        y.mutable_data_ptr(),
-                                        xs.strides,                gates.strides,
-                                        size_of(x, xs, eps),       weight.scalar_type() == ScalarType::Float};
+  const GatedRmsNormArguments arguments{xs.owner.const_data_ptr(),
+                                        gates.owner.const_data_ptr(),
+                                        w.const_data_ptr(),
+                                        y.mutable_data_ptr(),
+                                        xs.strides,
+                                        gates.strides,
+                                        size_of(x, xs, eps),
+                                        weight.scalar_type() == ScalarType::Float};
   check_launch("gated_rms_norm", launch_gated_rms_norm(arguments, current_stream(x)));
   return y;
 }

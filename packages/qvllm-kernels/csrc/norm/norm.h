@@ -8,8 +8,10 @@ namespace qvllm {
 
 // x / sqrt(mean(x^2) + eps) * (weight_offset + weight).
 // x [..., dim] bfloat16, dim a multiple of 8 up to 16384; weight [dim] bfloat16.
-torch::stable::Tensor rms_norm(const torch::stable::Tensor& x, const torch::stable::Tensor& weight, double eps, double weight_offset);
-torch::stable::Tensor rms_norm_cpu(const torch::stable::Tensor& x, const torch::stable::Tensor& weight, double eps, double weight_offset);
+torch::stable::Tensor rms_norm(const torch::stable::Tensor& x, const torch::stable::Tensor& weight, double eps,
+                               double weight_offset);
+torch::stable::Tensor rms_norm_cpu(const torch::stable::Tensor& x, const torch::stable::Tensor& weight, double eps,
+                                   double weight_offset);
 
 // rms_norm(x + residual) and x + residual. residual like x.
 std::tuple<torch::stable::Tensor, torch::stable::Tensor> add_rms_norm(const torch::stable::Tensor& x,

@@ -19,8 +19,10 @@ struct RowShape {
   static constexpr uint32_t kMaxThreads = kLanes != kWholeBlock ? kGroupThreads : kVectors == 1 ? 1024 : 512;
 
   static uint32_t threads(const NormRows& size) {
-    if constexpr (kLanes != kWholeBlock) return kGroupThreads;
-    else return (size.vectors + kVectors * 32 - 1) / (kVectors * 32) * 32;
+    if constexpr (kLanes != kWholeBlock)
+      return kGroupThreads;
+    else
+      return (size.vectors + kVectors * 32 - 1) / (kVectors * 32) * 32;
   }
 
   static uint32_t blocks(const NormRows& size) {
@@ -31,20 +33,26 @@ struct RowShape {
 
   // The thread's row number r, which may lie past the last. Neighbouring groups take neighbouring rows.
   static __device__ __forceinline__ uint32_t row(int r) {
-    if constexpr (kLanes == kWholeBlock) return blockIdx.x;
-    else return (blockIdx.x * kRows + r) * (kGroupThreads / kLanes) + threadIdx.x / kLanes;
+    if constexpr (kLanes == kWholeBlock)
+      return blockIdx.x;
+    else
+      return (blockIdx.x * kRows + r) * (kGroupThreads / kLanes) + threadIdx.x / kLanes;
   }
 
   // Where the thread's vector j lies in its row; it may lie past the end.
   static __device__ __forceinline__ uint32_t column(int j) {
-    if constexpr (kLanes == kWholeBlock) return threadIdx.x + j * blockDim.x;
-    else return threadIdx.x % kLanes + j * kLanes;
+    if constexpr (kLanes == kWholeBlock)
+      return threadIdx.x + j * blockDim.x;
+    else
+      return threadIdx.x % kLanes + j * kLanes;
   }
 
   // Adds up what the threads of each row have, for all kRows rows. Once per kernel.
   static __device__ __forceinline__ void row_sums(float (&values)[kRows]) {
-    if constexpr (kLanes == kWholeBlock) values[0] = block_sum(values[0]);
-    else lane_sums<kLanes>(values);
+    if constexpr (kLanes == kWholeBlock)
+      values[0] = block_sum(values[0]);
+    else
+      lane_sums<kLanes>(values);
   }
 };
 

@@ -6,16 +6,17 @@
 namespace qvllm {
 
 inline void check_head_dim(const char* op, int64_t head_dim) {
-  require(head_dim % 8 == 0 && head_dim > 0 && head_dim <= kMaxHeadDim, op, ": head_dim must be a multiple of 8 up to ", kMaxHeadDim,
-          ", got ", head_dim);
+  require(head_dim % 8 == 0 && head_dim > 0 && head_dim <= kMaxHeadDim, op, ": head_dim must be a multiple of 8 up to ",
+          kMaxHeadDim, ", got ", head_dim);
 }
 
 inline void check_table(const char* op, const char* name, const Tensor& table, int64_t tokens, int64_t head_dim, const char* like,
                         const Tensor& q) {
   require(table.scalar_type() == ScalarType::Float, op, ": ", name, " must be float32, got ", table.scalar_type());
-  require(table.dim() == 2 && table.size(0) == tokens && table.size(1) > 0 && table.size(1) % 8 == 0 && 2 * table.size(1) <= head_dim,
-          op, ": ", name, " must be [tokens, rotary_dim / 2], that is ", tokens, " rows of a multiple of 8 up to ", head_dim / 2,
-          ", got ", shape_of(table));
+  require(
+      table.dim() == 2 && table.size(0) == tokens && table.size(1) > 0 && table.size(1) % 8 == 0 && 2 * table.size(1) <= head_dim,
+      op, ": ", name, " must be [tokens, rotary_dim / 2], that is ", tokens, " rows of a multiple of 8 up to ", head_dim / 2,
+      ", got ", shape_of(table));
   check_last_contiguous(op, name, table);
   check_same_device(op, name, table, like, q);
 }
@@ -34,7 +35,8 @@ inline HeadSize head_size(int64_t head_dim, const Tensor& cos) {
 
 // cos and sin are readable().
 inline RotaryTables rotary_tables(const Tensor& cos, const Tensor& sin) {
-  return {static_cast<const float*>(cos.const_data_ptr()), static_cast<const float*>(sin.const_data_ptr()), cos.stride(0), sin.stride(0)};
+  return {static_cast<const float*>(cos.const_data_ptr()), static_cast<const float*>(sin.const_data_ptr()), cos.stride(0),
+          sin.stride(0)};
 }
 
 inline constexpr int64_t kFloatsIn16Bytes = 4;

@@ -32,7 +32,8 @@ cudaError_t with_lanes(const HeadSize& size, Run run) {
 // Calls `run` with the lanes of a head and with how many heads of a token a thread takes: as many as can all be queries, or
 // all keys, up to kMost, unless there would be too few threads for the GPU. They share the tables, and wait for memory together.
 template <int kMost, typename Run>
-cudaError_t with_lanes_and_heads(const HeadSize& size, uint32_t tokens, uint32_t q_heads, uint32_t kv_heads, uint32_t heads, Run run) {
+cudaError_t with_lanes_and_heads(const HeadSize& size, uint32_t tokens, uint32_t q_heads, uint32_t kv_heads, uint32_t heads,
+                                 Run run) {
   constexpr uint64_t kEnoughThreads = 1 << 17;
   return with_lanes(size, [&](auto lanes) {
     const uint64_t threads = uint64_t{tokens} * heads * decltype(lanes)::value;
