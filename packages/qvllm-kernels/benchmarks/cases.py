@@ -1,4 +1,4 @@
-"""What is timed: operators that only move memory, at the shapes of a model, with their bytes and torch's way to the same result."""
+"""What is timed: operators that only move memory, at the shapes of a model, beside torch's way to the same result."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
