@@ -1,67 +1,144 @@
-"""Times each operator beside torch's and a plain copy of as many bytes.
+"""Times the operators that only move memory against the floor of their bytes, and against torch.
 
-Calls on different buffers are captured in one CUDA graph and replayed after the L2 cache has been overwritten; the time is
-the median of the replays, divided by the calls. GB/s count each input read once and each output written once.
+``python benchmarks/ops.py`` prints a table: microseconds, how much of the floor's speed that is, and torch's time. The floor
+comes from the bandwidth and the empty kernel measured in the same run.
 """
 
-import statistics
-from collections.abc import Callable
-from functools import partial
+import argparse
+import csv
+import fnmatch
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
-from torch import Tensor
+from cases import MODELS, Case, Model, elementwise
+from cases_heads import heads
+from timing import Ceilings, Timing, ceilings, number_of_inputs, time_calls
 
-from qvllm_kernels import rms_norm, silu_and_mul
-
-CALLS, REPLAYS = 20, 30
-
-
-def microseconds(call: Callable[[int], object]) -> float:
-    """Median time of ``call(i)``, i from 0 to CALLS - 1, from cold caches."""
-    flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    call(0)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kept = [call(i) for i in range(CALLS)]
-    times = []
-    for _ in range(REPLAYS):
-        flush.zero_()
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1e3 / CALLS)
-    del kept
-    return statistics.median(times)
+ROWS, QUICK_ROWS = (1, 16, 128, 16_384), (1, 16_384)
 
 
-def report(name: str, shape: tuple[int, ...], ours: Callable[[Tensor], Tensor], torchs: Callable[[Tensor], Tensor]) -> None:
-    xs = [torch.randn(shape, device="cuda").bfloat16() for _ in range(CALLS)]
-    moved = (xs[0].numel() + ours(xs[0]).numel()) * 2
-    source, target = (torch.randn(CALLS, moved // 4, device="cuda").bfloat16() for _ in range(2))
-    t_ours = microseconds(lambda i: ours(xs[i]))
-    t_torch = microseconds(lambda i: torchs(xs[i]))
-    t_copy = microseconds(lambda i: target[i].copy_(source[i]))
-    times = " ".join(f"{time:9.2f}" for time in (t_ours, t_torch, t_copy))
-    print(f"{name:13} {shape!s:17} {times} {moved / t_ours / 1e3:8.0f} {moved / t_copy / 1e3:8.0f}")
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    model: str
+    case: Case
+    ours: Timing
+    torchs: Timing | None
+    floor: float
+
+    def fields(self) -> dict[str, str | float]:
+        """The line as it is written to the CSV file."""
+        return {
+            "model": self.model,
+            "op": self.case.op,
+            "case": self.case.label,
+            "us": self.ours.median,
+            "us_low": self.ours.low,
+            "us_high": self.ours.high,
+            "floor_us": self.floor,
+            "torch_us": self.torchs.median if self.torchs else float("nan"),
+            "bytes": self.case.moved,
+        }
+
+    def __str__(self) -> str:
+        torchs = (
+            f"{self.torchs.median:9.2f} {self.torchs.median / self.ours.median:6.2f}" if self.torchs else f"{'-':>9} {'-':>6}"
+        )
+        return (
+            f"{self.case.op:19} {self.case.label:12} {self.ours.median:9.2f} {self.floor / self.ours.median:6.0%} "
+            f"{torchs} {self.case.moved / self.ours.median / 1e6:6.2f}"
+        )
 
 
-def torch_silu_and_mul(x: Tensor) -> Tensor:
-    gate, up = x.chunk(2, dim=-1)
-    return torch.nn.functional.silu(gate) * up
+HEADER = f"{'operator':19} {'case':12} {'us':>9} {'floor':>6} {'torch us':>9} {'faster':>6} {'TB/s':>6}"
 
 
-def main() -> None:
-    print(torch.cuda.get_device_name(), torch.__version__)
-    print(f"{'operator':13} {'shape':17} {'us':>9} {'torch us':>9} {'copy us':>9} {'GB/s':>8} {'copy':>8}")
-    for shape in [(1, 1024), (64, 1024), (64, 16, 128), (8192, 1024), (8192, 16, 128), (8192, 4096), (8192, 8192)]:
-        weight = torch.randn(shape[-1], device="cuda").bfloat16()
-        torchs = partial(torch.nn.functional.rms_norm, normalized_shape=weight.shape, weight=weight, eps=1e-6)
-        report("rms_norm", shape, partial(rms_norm, weight=weight, eps=1e-6), torchs)
-    for shape in [(1, 6144), (64, 6144), (8192, 6144), (8192, 24576)]:
-        report("silu_and_mul", shape, silu_and_mul, torch_silu_and_mul)
+def cases_of(model: Model, quick: bool) -> Iterator[Case]:
+    """Every case of a model, in the order of the table."""
+    for rows in QUICK_ROWS if quick else ROWS:
+        yield from elementwise(model, rows)
+        yield from heads(model, rows)
+
+
+def measure(model: Model, case: Case, limits: Ceilings, replays: int) -> Row:
+    """Time both sides of one case on the same inputs."""
+    floor = limits.floor(case.moved)
+    pairs = [case.make() for _ in range(number_of_inputs(case.moved))]
+    ours = time_calls([pair.ours for pair in pairs], replays, floor)
+    try:
+        torchs = time_calls([pair.torchs for pair in pairs], replays, floor)
+    except RuntimeError as error:  # out of memory, or torch cannot capture it
+        print(f"torch, {case.op}, {case.label}: {error}")
+        torchs = None
+    return Row(model.name, case, ours, torchs, floor)
+
+
+def write_csv(path: Path, rows: list[Row], device: str, limits: Ceilings) -> None:
+    """All figures of a run, with the device, the versions and the ceilings in every line."""
+    run = {"device": device, "torch": torch.__version__}
+    run |= {"copy_bytes_per_s": limits.copy, "empty_us": limits.empty}
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*rows[0].fields(), *run])
+        writer.writeheader()
+        writer.writerows({**row.fields(), **run} for row in rows)
+
+
+def write_plot(path: Path, rows: list[Row]) -> None:
+    """How close each case comes to its floor, one panel per operator. Needs matplotlib."""
+    import matplotlib.pyplot as plt
+
+    panels = {name: [row for row in rows if row.case.op == name] for name in dict.fromkeys(row.case.op for row in rows)}
+    heights = [len(panel) + 3 for panel in panels.values()]
+    size = (10, sum(heights) / 6)
+    figure, axes = plt.subplots(len(panels), 1, height_ratios=heights, figsize=size, squeeze=False, layout="constrained")
+    for axis, (name, panel) in zip(axes.flat, panels.items(), strict=True):
+        labels = [f"{row.model}, {row.case.label}" for row in panel]
+        axis.barh(labels, [100 * row.floor / row.ours.median for row in panel], label="qvllm-kernels")
+        torchs = [100 * row.floor / row.torchs.median if row.torchs else float("nan") for row in panel]
+        axis.scatter(torchs, labels, marker="|", s=80, color="black", label="torch")
+        axis.set(title=f"{name}, % of the floor's speed", xlim=(0, 105))
+        axis.invert_yaxis()
+        axis.tick_params(labelsize=7)
+    axes.flat[0].legend(fontsize=7)
+    figure.savefig(path, dpi=120)
+
+
+def main() -> int:
+    """Run as the command line says; 1 if an operator failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--ops", default="*", help="comma-separated names or patterns, such as 'add,*norm*'; all by default")
+    parser.add_argument("--quick", action="store_true", help="fewer shapes and replays")
+    parser.add_argument("--csv", type=Path, help="write all figures there")
+    parser.add_argument("--plot", type=Path, help="draw them there (needs matplotlib)")
+    args = parser.parse_args()
+    replays, patterns, device = 7 if args.quick else 21, args.ops.split(","), torch.cuda.get_device_name()
+    torch.manual_seed(0)
+    limits = ceilings(replays)
+    print(f"{device}, torch {torch.__version__}")
+    print(f"copy {limits.copy / 1e12:.2f} TB/s, empty kernel {limits.empty:.2f} us")
+    rows, failed = [], 0
+    for model in MODELS:
+        print(f"\n{model.name}\n{HEADER}")
+        for case in cases_of(model, args.quick):
+            if not any(fnmatch.fnmatch(case.op, pattern) for pattern in patterns):
+                continue
+            try:
+                rows.append(measure(model, case, limits, replays))
+                print(rows[-1], flush=True)
+            except Exception:  # the others are still worth their time
+                failed += 1
+                print(f"FAILED: {case.op}, {case.label}\n{traceback.format_exc(limit=-3)}", flush=True)
+    if args.csv and rows:
+        write_csv(args.csv, rows, device, limits)
+    if args.plot and rows:
+        write_plot(args.plot, rows)
+    return int(failed > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-// Activation kernels: plain pointers, everything checked by the caller, launched on the current device.
+// Elementwise kernels: plain pointers, everything checked by the caller, launched on the current device.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -6,14 +6,18 @@
 
 namespace qvllm {
 
-struct SiluAndMulArguments {
+struct TwoInputsArguments {
   const void* x;
-  void* y;  // contiguous
+  const void* y;
+  void* out;  // contiguous
   RowStrides x_rows;
+  RowStrides y_rows;
   uint32_t rows;
-  uint32_t vectors;  // per row of y, eight elements each
+  uint32_t vectors;  // per row, eight elements each
 };
 
-cudaError_t launch_silu_and_mul(const SiluAndMulArguments& arguments, cudaStream_t stream);
+cudaError_t launch_add(const TwoInputsArguments& arguments, cudaStream_t stream);
+cudaError_t launch_silu_and_mul(const TwoInputsArguments& arguments, cudaStream_t stream);
+cudaError_t launch_sigmoid_mul(const TwoInputsArguments& arguments, cudaStream_t stream);
 
 }  // namespace qvllm

@@ -18,6 +18,7 @@ struct RowStrides {
   int64_t inner_stride;
 
   QVLLM_HOST_DEVICE int64_t start(uint32_t row) const {
+    if (row < inner) return row * inner_stride;  // always, where there is one stride: no division
     const uint32_t outer = row / inner;
     return outer * outer_stride + (row - outer * inner) * inner_stride;
   }

@@ -1,85 +1,64 @@
-// RMS normalisation: y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight). Each row is read once and kept in registers.
+// RMS normalisation: y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight).
 #include "common/launch.cuh"
-#include "common/reduce.cuh"
-#include "common/vector.cuh"
-#include "norm/kernels.h"
+#include "common/prefetch.cuh"
+#include "norm/normalise.cuh"
+#include "norm/row_shape.cuh"
 
 namespace qvllm {
 namespace {
 
-constexpr int kWholeBlock = 0;
-constexpr int kWarpGroupThreads = 128;
-
-// kGroup threads share a row: 8, 16 or 32 lanes of a warp, or the whole block. Each holds kVectors vectors of it.
-// kRoundFirst: the normalised value is rounded to bfloat16 before it meets the weight.
-template <int kGroup, int kVectors, bool kRoundFirst>
-__global__ void __launch_bounds__(kGroup == kWholeBlock ? 1024 : kWarpGroupThreads) rms_norm_kernel(RmsNormArguments a) {
-  const uint32_t group = kGroup == kWholeBlock ? blockDim.x : kGroup;
-  const uint32_t row = kGroup == kWholeBlock ? blockIdx.x : blockIdx.x * (kWarpGroupThreads / group) + threadIdx.x / group;
-  const uint32_t first = kGroup == kWholeBlock ? threadIdx.x : threadIdx.x % group;
-  // Groups past the last row stay for the shuffles, with nothing to load or store.
-  const uint32_t vectors = row < a.rows ? a.vectors : 0;
-  const auto* x = static_cast<const Bf16x8*>(a.x) + a.x_rows.start(row);
+template <typename Shape, bool kRoundFirst>
+__global__ void __launch_bounds__(Shape::kMaxThreads) rms_norm_kernel(RmsNormArguments a) {
+  constexpr int kRows = Shape::kRows, kVectors = Shape::kVectors;
   const auto* weight = static_cast<const Bf16x8*>(a.weight);
-  auto* y = static_cast<Bf16x8*>(a.y) + int64_t{row} * a.vectors;
+  if (blockIdx.x == 0) prefetch_to_l2(weight, a.size.vectors * sizeof(Bf16x8));
+  const Bf16x8* x[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) x[r] = static_cast<const Bf16x8*>(a.x) + a.x_rows.start(Shape::row(r));
   wait_for_previous_kernel();
 
-  Bf16x8 values[kVectors] = {}, weights[kVectors] = {};
+  // Threads past the last row stay for the sums, with nothing to load or store.
+  Bf16x8 weights[kVectors] = {}, values[kRows][kVectors] = {};
 #pragma unroll
   for (int j = 0; j < kVectors; ++j) {
-    const uint32_t i = first + j * group;
-    if (i < vectors) values[j] = x[i], weights[j] = weight[i];
+    const uint32_t i = Shape::column(j);
+    if (i >= a.size.vectors) continue;
+    weights[j] = weight[i];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (Shape::row(r) < a.size.rows) values[r][j] = x[r][i];
+    }
   }
 
-  float squares = 0.0f;
+  float squares[kRows] = {};
 #pragma unroll
-  for (int j = 0; j < kVectors; ++j) {
-    const Float8 v = to_float(values[j]);
+  for (int r = 0; r < kRows; ++r) {
 #pragma unroll
-    for (int k = 0; k < kVectorWidth; ++k) squares += v.at[k] * v.at[k];
+    for (int j = 0; j < kVectors; ++j) squares[r] += sum_of_squares(to_float(values[r][j]));
   }
-  if constexpr (kGroup == kWholeBlock) squares = block_sum(squares);
-  else squares = lane_sum<kGroup>(squares);
-  const float scale = rsqrtf(squares / (a.vectors * kVectorWidth) + a.eps);
+  Shape::row_sums(squares);
 
 #pragma unroll
-  for (int j = 0; j < kVectors; ++j) {
-    const uint32_t i = first + j * group;
-    if (i >= vectors) continue;
-    Float8 v = to_float(values[j]);
-    const Float8 w = to_float(weights[j]);
+  for (int r = 0; r < kRows; ++r) {
+    const float scale = inverse_rms(squares[r], a.size);
+    auto* y = static_cast<Bf16x8*>(a.y) + int64_t{Shape::row(r)} * a.size.vectors;
 #pragma unroll
-    for (int k = 0; k < kVectorWidth; ++k) v.at[k] *= scale;
-    if constexpr (kRoundFirst) v = to_float(to_bf16(v));
-#pragma unroll
-    for (int k = 0; k < kVectorWidth; ++k) v.at[k] *= a.weight_offset + w.at[k];
-    y[i] = to_bf16(v);
-  }
-}
-
-template <int kGroup, int kVectors>
-cudaError_t launch_shape(const RmsNormArguments& a, cudaStream_t stream) {
-  auto* kernel = a.weight_offset == 0.0f ? rms_norm_kernel<kGroup, kVectors, true> : rms_norm_kernel<kGroup, kVectors, false>;
-  if constexpr (kGroup == kWholeBlock) {
-    const uint32_t threads = (a.vectors + kVectors * 32 - 1) / (kVectors * 32) * 32;
-    return launch(kernel, a.rows, threads, stream, a);
-  } else {
-    constexpr uint32_t rows_per_block = kWarpGroupThreads / kGroup;
-    return launch(kernel, (a.rows + rows_per_block - 1) / rows_per_block, kWarpGroupThreads, stream, a);
+    for (int j = 0; j < kVectors; ++j) {
+      const uint32_t i = Shape::column(j);
+      if (i >= a.size.vectors || Shape::row(r) >= a.size.rows) continue;
+      y[i] = to_bf16(normalised<kRoundFirst>(to_float(values[r][j]), scale, to_float(weights[j]), a.weight_offset));
+    }
   }
 }
 
 }  // namespace
 
-// Short rows (heads) share a warp, so that no lane is idle and no barrier is met; rows over 1024 elements take a block.
 cudaError_t launch_rms_norm(const RmsNormArguments& a, cudaStream_t stream) {
-  if (a.vectors <= 8) return launch_shape<8, 1>(a, stream);
-  if (a.vectors <= 16) return launch_shape<16, 1>(a, stream);
-  if (a.vectors <= 32) return launch_shape<32, 1>(a, stream);
-  if (a.vectors <= 64) return launch_shape<32, 2>(a, stream);
-  if (a.vectors <= 128) return launch_shape<32, 4>(a, stream);
-  if (a.vectors <= 512) return launch_shape<kWholeBlock, 1>(a, stream);
-  return launch_shape<kWholeBlock, 2>(a, stream);
+  return with_row_shape(a.size, [&](auto shape) {
+    using Shape = decltype(shape);
+    auto* kernel = a.weight_offset == 0.0f ? rms_norm_kernel<Shape, true> : rms_norm_kernel<Shape, false>;
+    return launch(kernel, Shape::blocks(a.size), Shape::threads(a.size), stream, a);
+  });
 }
 
 }  // namespace qvllm

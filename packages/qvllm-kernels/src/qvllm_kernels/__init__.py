@@ -5,10 +5,14 @@ Imports anywhere, also without a GPU and under a CPU-only torch; ``unavailable_r
 
 from importlib.metadata import version
 
-from qvllm_kernels.activation import silu_and_mul
+from qvllm_kernels.activation import add, sigmoid_mul, silu_and_mul
 from qvllm_kernels.attention import decode_attention, decode_workspace
+from qvllm_kernels.attention_input import qk_norm_rope_store
 from qvllm_kernels.availability import unavailable_reason
-from qvllm_kernels.norm import rms_norm
+from qvllm_kernels.cache import store_kv
+from qvllm_kernels.embedding import embedding
+from qvllm_kernels.norm import add_rms_norm, gated_rms_norm, rms_norm
+from qvllm_kernels.rotary import rotary_embedding
 
 OPS_API = 1
 __version__ = version("qvllm-kernels")
@@ -20,5 +24,13 @@ __all__ = [
     "silu_and_mul",
     "decode_attention",
     "decode_workspace",
+    "add",
+    "sigmoid_mul",
+    "add_rms_norm",
+    "gated_rms_norm",
+    "embedding",
+    "rotary_embedding",
+    "store_kv",
+    "qk_norm_rope_store",
     "__version__",
 ]
