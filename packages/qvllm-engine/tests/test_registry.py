@@ -53,7 +53,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def refusal(name: str, needed: tuple[str, ...] = ("linear",)) -> str:
     with pytest.raises(BackendError) as caught:
-        select_backend(name, CPU, needed)
+        select_backend(name, CPU, torch.float32, needed)
     return str(caught.value)
 
 
@@ -81,19 +81,19 @@ def test_the_contract_names_the_operators() -> None:
 )
 def test_auto_takes_the_first_of_the_fixed_order(install: Callable[..., None], installed: list[str], chosen: str) -> None:
     install(**{name: module() for name in installed})
-    assert select_backend("auto", CPU, REQUIRED_OPS).name == chosen
+    assert select_backend("auto", CPU, torch.float32, REQUIRED_OPS).name == chosen
 
 
 def test_auto_passes_over_what_cannot_run_here(install: Callable[..., None]) -> None:
     broken = ImportError("no driver")
     install(cuda=broken, triton=module(unavailable_reason=lambda device: "no GPU"), torch=module())
-    assert select_backend("auto", CPU, ("linear",)).name == "torch"
+    assert select_backend("auto", CPU, torch.float32, ("linear",)).name == "torch"
 
 
 def test_auto_warns_when_a_backend_lacks_operators(install: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
     install(cuda=module(linear=None), torch=module())
     with caplog.at_level(logging.WARNING):
-        assert select_backend("auto", CPU, ("linear", "add")).name == "torch"
+        assert select_backend("auto", CPU, torch.float32, ("linear", "add")).name == "torch"
     assert "'cuda' lacks" in caplog.text
     assert "linear" in caplog.text
 
@@ -160,6 +160,19 @@ def test_a_backend_that_cannot_say_whether_it_runs_is_refused(install: Callable[
     assert "unavailable_reason" in refusal("third")
 
 
+def test_a_dtype_that_a_backend_does_not_take_is_refused_with_those_it_takes(install: Callable[..., None]) -> None:
+    install(third=module(DTYPES=(torch.bfloat16, torch.float16)))
+    assert "does not compute in float32, only in bfloat16, float16; choose that dtype or another backend" in refusal("third")
+    assert select_backend("third", CPU, torch.bfloat16, ("linear",)).name == "third"
+    assert load_backend("third", CPU).name == "third"
+
+
+def test_auto_passes_over_a_backend_that_does_not_take_the_dtype(install: Callable[..., None]) -> None:
+    install(cuda=module(DTYPES=(torch.bfloat16,)), torch=module())
+    assert select_backend("auto", CPU, torch.float32, ("linear",)).name == "torch"
+    assert select_backend("auto", CPU, torch.bfloat16, ("linear",)).name == "cuda"
+
+
 def test_lacking_operators_are_listed(install: Callable[..., None]) -> None:
     install(third=module(linear=None, rms_norm=None))
     text = refusal("third", ("linear", "add", "rms_norm", "embedding"))
@@ -170,7 +183,7 @@ def test_lacking_operators_are_listed(install: Callable[..., None]) -> None:
 def test_a_fused_operator_lacks_where_its_parts_lack(install: Callable[..., None]) -> None:
     install(third=module(silu_and_mul=None))
     assert "gate_up_silu" in refusal("third", ("gate_up_silu", "norm_linear"))
-    assert select_backend("third", CPU, ("norm_linear",)).name == "third"
+    assert select_backend("third", CPU, torch.float32, ("norm_linear",)).name == "third"
 
 
 def test_a_backends_own_fused_operator_comes_before_the_composite(install: Callable[..., None]) -> None:
@@ -178,7 +191,7 @@ def test_a_backends_own_fused_operator_comes_before_the_composite(install: Calla
         return "fused"
 
     install(third=module(gate_up_silu=fused))
-    assert select_backend("third", CPU, ("gate_up_silu",)).ops.gate_up_silu is fused
+    assert select_backend("third", CPU, torch.float32, ("gate_up_silu",)).ops.gate_up_silu is fused
 
 
 def test_a_composite_calls_the_backends_own_operators(install: Callable[..., None]) -> None:
@@ -189,7 +202,7 @@ def test_a_composite_calls_the_backends_own_operators(install: Callable[..., Non
         return torch_backend.linear(x, weight, bias)
 
     install(third=module(linear=linear))
-    ops = select_backend("third", CPU, ("linear_add",)).ops
+    ops = select_backend("third", CPU, torch.float32, ("linear_add",)).ops
     x, weight, residual = torch.randn(3, 4), torch.randn(5, 4), torch.randn(3, 5)
     torch.testing.assert_close(ops.linear_add(x, weight, residual), x @ weight.T + residual)
     assert calls == ["linear"]
@@ -197,4 +210,4 @@ def test_a_composite_calls_the_backends_own_operators(install: Callable[..., Non
 
 def test_nothing_of_the_module_but_operators_is_bound(install: Callable[..., None]) -> None:
     install(third=module(helper=lambda: None))
-    assert set(vars(select_backend("third", CPU, ()).ops)) <= {*REQUIRED_OPS, *FUSED_OPS}
+    assert set(vars(select_backend("third", CPU, torch.float32, ()).ops)) <= {*REQUIRED_OPS, *FUSED_OPS}

@@ -37,7 +37,7 @@ def test_every_weight_is_prepared_once_with_its_kind(make_llm: Callable[..., LLM
 
 def test_a_model_that_needs_more_than_it_has_is_refused() -> None:
     with pytest.raises(BackendError, match="rms_norm, norm_linear"):
-        select_backend("toy", torch.device("cpu"), ("embedding", "rms_norm", "norm_linear", "linear"))
+        select_backend("toy", torch.device("cpu"), torch.float32, ("embedding", "rms_norm", "norm_linear", "linear"))
 
 
 def test_its_reason_reaches_the_user() -> None:

@@ -38,6 +38,9 @@ class BackendModule(Protocol):
     ``decode_workspace(max_seqs, num_q_heads, num_kv_heads, head_dim, max_kv_len, device) -> tensor``, called once per engine
     and shape of attention, makes the scratch memory that ``decode_attention`` is given as ``workspace``.
 
+    ``DTYPES``, a tuple of torch dtypes, says which dtypes of weights and activations the operators take; without it, all that
+    the engine has.
+
     ``CUDA_GRAPHS = True`` asks the engine to capture decode steps. A captured step has the block table of the longest
     sequence there can be, so the backend's decode attention must cost what the lengths say, not what the table's width says.
     """

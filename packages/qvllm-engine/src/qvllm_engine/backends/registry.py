@@ -47,11 +47,12 @@ def installed_backends() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
-def load_backend(name: str, device: torch.device) -> Backend:
-    """Import the backend ``name`` and bind its operators for ``device``.
+def load_backend(name: str, device: torch.device, dtype: torch.dtype | None = None) -> Backend:
+    """Import the backend ``name`` and bind its operators for ``device``, and for ``dtype`` if that is known.
 
     Raises:
-        BackendError: it is not installed, does not import, speaks another contract, or cannot run on ``device``.
+        BackendError: it is not installed, does not import, speaks another contract, cannot run on ``device``, or does not take
+            ``dtype``.
     """
     points = installed_backends()
     if name not in points:
@@ -74,6 +75,12 @@ def load_backend(name: str, device: torch.device) -> Backend:
         raise BackendError(f"backend {name!r} ({points[name].value}): unavailable_reason failed: {error!r}") from error
     if reason is not None:
         raise BackendError(f"backend {name!r} cannot run on {device}: {reason}")
+    if dtype is not None and dtype not in (taken := getattr(module, "DTYPES", (dtype,))):
+        names = [str(each).removeprefix("torch.") for each in (dtype, *taken)]
+        raise BackendError(
+            f"backend {name!r} does not compute in {names[0]}, only in {', '.join(names[1:])}; choose that dtype or another"
+            " backend"
+        )
     return Backend(name, module, bind(module))
 
 
@@ -89,18 +96,19 @@ def bind(module: BackendModule) -> SimpleNamespace:
     return ops
 
 
-def select_backend(name: str, device: torch.device, needed: Iterable[str]) -> Backend:
-    """The backend that a model with the operators ``needed`` will run on.
+def select_backend(name: str, device: torch.device, dtype: torch.dtype, needed: Iterable[str]) -> Backend:
+    """The backend that a model with the operators ``needed`` will run on, with weights and activations of ``dtype``.
 
-    ``name`` "auto" takes the first of cuda, triton and torch that is installed, runs on ``device`` and has every operator;
-    one that could run but lacks operators is passed over with a warning. A backend asked for by name is never replaced.
+    ``name`` "auto" takes the first of cuda, triton and torch that is installed, runs on ``device``, takes ``dtype`` and has
+    every operator; one that could run but lacks operators is passed over with a warning. A backend asked for by name is never
+    replaced.
 
     Raises:
         BackendError: as ``load_backend``, or operators are missing; the text lists them.
     """
     needed = tuple(needed)
     if name != "auto":
-        backend = load_backend(name, device)
+        backend = load_backend(name, device, dtype)
         if missing := backend.missing(needed):
             raise BackendError(f"backend {name!r} lacks operators that this model needs: {', '.join(missing)}")
         return backend
@@ -109,7 +117,7 @@ def select_backend(name: str, device: torch.device, needed: Iterable[str]) -> Ba
         if candidate not in installed_backends():
             continue
         try:
-            backend = load_backend(candidate, device)
+            backend = load_backend(candidate, device, dtype)
         except BackendError as error:
             reasons.append(str(error))
             continue

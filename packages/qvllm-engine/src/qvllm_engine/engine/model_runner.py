@@ -77,7 +77,7 @@ class ModelRunner:
         self.group = group
         self.device = device
         self.max_model_len = max_model_len
-        self.backend = select_backend(config.backend, device, (*spec.required_ops, "sample"))
+        self.backend = select_backend(config.backend, device, config.torch_dtype, (*spec.required_ops, "sample"))
         context = ModelContext(self.backend.ops, group, device, config.torch_dtype)
         try:
             self.model = spec.build(model_config, context).eval()

@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
     args = _arguments(argv)
     device = torch.device(args.device)
     try:
-        backend = load_backend(args.backend, device)
+        backend = load_backend(args.backend, device, args.dtype)
     except BackendError as error:
         print(error, file=sys.stderr)
         return 2
