@@ -115,6 +115,8 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """Every case that was asked for."""
     for model in MODELS:
         for seqs, kv_len in DECODE:
+            if arguments.shapes and f"{seqs}x{kv_len}" not in arguments.shapes:
+                continue
             for splits in arguments.splits:
                 yield decode(model, seqs, kv_len, splits, arguments.width)
 
@@ -123,6 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--splits", type=int, nargs="+", default=[0], help="parts of a sequence in decode; 0 chooses")
     parser.add_argument("--width", type=int, default=0, help="columns of the block tables, at least as many as needed")
+    parser.add_argument("--shapes", nargs="+", help="shapes such as 1x512; all by default")
     parser.add_argument("--replays", type=int, default=21)
     arguments = parser.parse_args()
     bandwidth, rate = ceilings(arguments.replays)

@@ -15,6 +15,8 @@ constexpr int64_t kCounters = 8192;
 // Where there are enough items to fill the GPU, only parts longer than so many chunks (8192 keys) are split, or one long
 // sequence would outlast a batch of short ones.
 constexpr int64_t kLongestRounds = 128;
+// Where parts are as short as fills the GPU, a sequence of n chunks has at most 2 sqrt(n) of them: measured on an H200.
+constexpr float kRoundsPerRoot = 0.5f;
 
 int64_t divided_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
@@ -22,17 +24,18 @@ int64_t divided_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
 // can be captured in a CUDA graph.
 struct Plan {
   int64_t splits;
-  int64_t shortest_rounds;
+  int64_t shortest_rounds = 1;
+  float rounds_per_root = 0.0f;
 };
 
 // `slots` is how many blocks run at a time.
 Plan plan_decode(int64_t items, int64_t max_kv_len, int64_t slots) {
-  if (items > kCounters) return {1, 1};
+  if (items > kCounters) return {1};
   const int64_t chunks = std::max<int64_t>(divided_up(max_kv_len, kChunkKeys), 1);
   const int64_t longest = divided_up(chunks, kLongestRounds);
   const int64_t filling = std::min(slots, kMostUnits) / items;
   const int64_t splits = std::min({std::max(filling, longest), chunks, int64_t{kMostSplits}});
-  return filling > 1 ? Plan{splits, 1} : Plan{splits, kLongestRounds};
+  return filling > 1 ? Plan{splits, 1, kRoundsPerRoot} : Plan{splits, kLongestRounds};
 }
 
 // Blocks that a GPU runs at a time: two per multiprocessor, where its shared memory has room for them.
@@ -82,7 +85,7 @@ Tensor decode_attention(const Tensor& q, const Tensor& k_cache, const Tensor& v_
   const Tensor queries = readable_queries(q);
   const int64_t kv_heads = k_cache.size(1), group = q.size(1) / kv_heads, slices = divided_up(group, kHeadsAtOnce);
   const int64_t items = q.size(0) * kv_heads * slices;
-  const Plan plan = splits > 0 ? Plan{splits, 1} : plan_decode(items, block_tables.size(1) * k_cache.size(2), slots);
+  const Plan plan = splits > 0 ? Plan{splits} : plan_decode(items, block_tables.size(1) * k_cache.size(2), slots);
   require(items * plan.splits <= 1 << 30, kOp, ": ", q.size(0), " sequences of ", q.size(1), " heads are too many for one call");
   DecodeArguments a{};
   a.cache = paged_cache(k_cache, v_cache, block_tables);
@@ -99,6 +102,7 @@ Tensor decode_attention(const Tensor& q, const Tensor& k_cache, const Tensor& v_
   a.units = static_cast<int32_t>(items * plan.splits);
   a.splits = static_cast<int32_t>(plan.splits);
   a.shortest_rounds = static_cast<int32_t>(plan.shortest_rounds);
+  a.rounds_per_root = plan.rounds_per_root;
   a.part_heads = static_cast<int32_t>(std::min<int64_t>(group, kHeadsAtOnce));
   const Tensor memory = plan.splits > 1 ? place_parts(a, q, workspace) : out;
   const auto blocks = static_cast<int>(std::min<int64_t>(a.units, slots));

@@ -106,7 +106,7 @@ __device__ __forceinline__ void share_out(const DecodeArguments& a, const Unit& 
 // Adds the parts of an item, in their order, so that the sum is always the same, whichever block does it.
 template <int kHeadDim>
 __device__ __forceinline__ void combine_parts(const DecodeArguments& a, const Unit& unit, int heads) {
-  constexpr int kBatch = 8;  // loads under way at a time
+  constexpr int kBatch = 16;  // loads under way at a time
   __shared__ float shares[kMostSplits * kHeadsAtOnce];
   const int row_vectors = a.part_heads * (kHeadDim / 4);
   const auto* parts = reinterpret_cast<const float4*>(a.parts) + int64_t{unit.item} * a.splits * row_vectors;

@@ -18,10 +18,13 @@ struct Unit {
 };
 
 // How many parts a sequence has. The launch does not depend on its length, so the length alone decides here.
-__device__ __forceinline__ int parts_of(int kv_len, int splits, int shortest_rounds) {
+__device__ __forceinline__ int parts_of(const DecodeArguments& a, int kv_len) {
   const int chunks = (kv_len + kChunkKeys - 1) / kChunkKeys;
-  if (splits == 1 || chunks <= kWholeChunks) return 1;
-  const int rounds = max((chunks + splits - 1) / splits, shortest_rounds);
+  if (a.splits == 1 || chunks <= kWholeChunks) return 1;
+  // More parts are read sooner, but one block adds them all up: the two times together are shortest where the parts, and so the
+  // chunks of each, grow as the square root of the chunks.
+  const int balanced_rounds = static_cast<int>(a.rounds_per_root * sqrtf(static_cast<float>(chunks)));
+  const int rounds = max((chunks + a.splits - 1) / a.splits, max(a.shortest_rounds, balanced_rounds));
   return (chunks + rounds - 1) / rounds;
 }
 
@@ -45,13 +48,13 @@ __device__ __forceinline__ Unit next_unit(const DecodeArguments& a, int index) {
   while (index < a.units) {
     Unit unit = unit_at(a, index + lane * step);
     if (unit.index < a.units) unit.kv_len = a.kv_lens[unit.seq];
-    const bool has_work = unit.index < a.units && unit.split < parts_of(unit.kv_len, a.splits, a.shortest_rounds);
+    const bool has_work = unit.index < a.units && unit.split < parts_of(a, unit.kv_len);
     const unsigned found = __ballot_sync(0xffffffffu, has_work);
     if (found != 0) {
       const int first = __ffs(found) - 1, kv_len = __shfl_sync(0xffffffffu, unit.kv_len, first);
       unit = unit_at(a, index + first * step);
       unit.kv_len = kv_len;
-      unit.parts = parts_of(kv_len, a.splits, a.shortest_rounds);
+      unit.parts = parts_of(a, kv_len);
       return unit;
     }
     index += 32 * step;

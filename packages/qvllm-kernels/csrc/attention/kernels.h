@@ -42,6 +42,7 @@ struct DecodeArguments {
   int32_t units;
   int32_t splits;           // parts that an item may have; its own length decides how many it has
   int32_t shortest_rounds;  // chunks of keys that a part has at least
+  float rounds_per_root;    // and that many for each of the square root of the item's chunks
   // Where the parts of an item meet. All of this is unused with one split.
   int32_t* arrived;  // [items], zero before and after
   float* lse;        // [items, splits, part_heads], base 2
