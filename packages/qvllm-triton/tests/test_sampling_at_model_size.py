@@ -9,7 +9,7 @@ import torch
 from sampling_references import Settings, possible
 from torch import Tensor
 
-from qvllm_triton.sampling import sample
+from qvllm_triton import sample
 
 pytestmark = pytest.mark.gpu
 
