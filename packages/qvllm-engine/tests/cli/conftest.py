@@ -5,6 +5,7 @@ import json
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -103,6 +104,8 @@ class Terminal:
 
         def own_terminal() -> None:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            # A shell starts background jobs with Ctrl-C ignored, and what pytest ignores its children would ignore too.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
         self.process = subprocess.Popen(
             [sys.executable, "-m", "qvllm_engine.cli", *arguments],

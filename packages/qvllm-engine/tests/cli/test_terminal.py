@@ -1,7 +1,8 @@
 """The command line on a terminal: streaming, Ctrl-C, Ctrl-D."""
 
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from io import StringIO
 from typing import Any
 
@@ -14,6 +15,15 @@ LONG = ["--min-tokens", "1500", "--max-tokens", "1500"]
 CTRL_C, CTRL_D = "\x03", "\x04"
 
 
+@pytest.fixture
+def as_background_job() -> Iterator[None]:
+    """Ignore Ctrl-C, as a shell has its background jobs do."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("as_background_job")  # whoever runs the tests, the program on its terminal hears Ctrl-C
 def test_a_single_prompt_is_streamed(terminal: Callable[..., Any], model: str, engine_flags: list[str]) -> None:
     screen = terminal("generate", model, "t5 t6", *LONG, *engine_flags)
     screen.expect(r"t\d+ t\d+")
