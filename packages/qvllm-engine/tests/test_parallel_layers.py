@@ -1,5 +1,6 @@
 """Tensor-parallel layers: the ranks' shards make up the full weight, and their outputs the full output."""
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -28,14 +29,23 @@ class Local(Group):
         return x
 
 
+@pytest.fixture(autouse=True)
+def uninitialised_memory_is_nan() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 def contexts(size: int) -> list[ModelContext]:
     ops = bind(torch_backend)
     return [ModelContext(ops, Local(rank, size), torch.device("cpu"), torch.float32) for rank in range(size)]
 
 
 def fill(weight: Weight, tensors: dict[str, Tensor]) -> None:
-    """Load as the loader does, into a weight that shows what is left out."""
-    weight.data.fill_(float("nan"))
+    """Load as the loader does, into a weight that shows what is left out; rows of no part are padding and must be zero."""
+    for shard in weight.shards.values():
+        weight.data[shard.rows] = float("nan")
+    assert bool((weight.isnan() | (weight == 0)).all())
     assert weight.shards.keys() == tensors.keys()
     for part, shard in weight.shards.items():
         assert shard.shape == tuple(tensors[part].shape)
@@ -91,15 +101,18 @@ def test_query_heads_meet_their_key_value_head(kv_heads: int, size: int) -> None
     assert seen == list(range(q_heads))
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_embedding_and_head(size: int) -> None:
-    table, ids, hidden = torch.randn(12, 6), torch.tensor([0, 11, 5, 6, 2, 3], dtype=torch.int32), torch.randn(4, 6)
-    rows, logits = torch.zeros(6, 6), []
+# 13 ids on 2, 3 and 4 ranks are padded; 5 ids leave the last of 4 ranks without any.
+@pytest.mark.parametrize(("vocab", "size"), [(12, 1), (12, 2), (12, 4), (13, 2), (13, 3), (13, 4), (5, 4)])
+def test_embedding_and_head(vocab: int, size: int) -> None:
+    table, hidden = torch.randn(vocab, 6), torch.randn(4, 6)
+    ids = torch.randperm(vocab, dtype=torch.int32)
+    rows, logits = torch.zeros(vocab, 6), []
     for context in contexts(size):
-        embedding = VocabParallelEmbedding(context, 12, 6)
-        head = ParallelLMHead(context, 12, 6)
-        tied = ParallelLMHead(context, 12, 6, embedding)
+        embedding = VocabParallelEmbedding(context, vocab, 6)
+        head = ParallelLMHead(context, vocab, 6)
+        tied = ParallelLMHead(context, vocab, 6, embedding)
         for layer, kind in ((embedding, "embedding"), (head, "lm_head")):
+            assert layer.weight.shape == (-(-vocab // size), 6)
             fill(layer.weight, {"": table})
             assert layer.weight.kind == kind
         rows += embedding(ids)
@@ -107,7 +120,17 @@ def test_embedding_and_head(size: int) -> None:
         assert tied.weight is embedding.weight
         assert torch.equal(tied(hidden), logits[-1])
     torch.testing.assert_close(rows, table[ids.long()])
-    torch.testing.assert_close(torch.cat(logits, dim=1), hidden @ table.T)
+    together = torch.cat(logits, dim=1)
+    torch.testing.assert_close(together[:, :vocab], hidden @ table.T)
+    assert bool((together[:, vocab:] == 0).all())
+
+
+def test_gathered_logits_end_with_the_vocabulary() -> None:
+    (*_, last) = contexts(3)
+    head = ParallelLMHead(last, 13, 6)
+    gathered = torch.arange(30.0).reshape(2, 15)  # 5 rows of each rank, of which the last two are padding
+    last.group.all_gather = lambda x: gathered  # type: ignore[method-assign]
+    assert torch.equal(head(torch.zeros(2, 6)), gathered[:, :13])
 
 
 def test_logits_are_float32() -> None:
@@ -120,7 +143,6 @@ def test_logits_are_float32() -> None:
 def test_sizes_that_do_not_divide_are_refused_with_the_numbers() -> None:
     context = ModelContext(SimpleNamespace(), Group(0, 4), torch.device("cpu"), torch.float32)
     for build, number in (
-        (lambda: VocabParallelEmbedding(context, 10, 4), "10"),
         (lambda: RowParallelLinear(context, 6, 4), "6"),
         (lambda: MergedColumnParallelLinear(context, 4, {"gate": 8, "up": 9}, "gate_up"), "up (9)"),
         (lambda: QKVParallelLinear(context, 4, 6, 2, 4), "6"),

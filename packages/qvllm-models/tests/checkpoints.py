@@ -24,6 +24,15 @@ SHAPES: dict[str, dict[str, int]] = {
         "head_dim": 32,
         "vocab_size": 512,
     },
+    # Heads for two and for three ranks, whose shares of the vocabulary differ.
+    "odd": {
+        "hidden_size": 64,
+        "intermediate_size": 192,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 6,
+        "head_dim": 16,
+        "vocab_size": 511,
+    },
     # Head size and multiples of 64 that every GPU kernel accepts.
     "kernel": {
         "hidden_size": 128,

@@ -2,16 +2,19 @@
 
 from torch import Tensor, nn
 
-from qvllm_engine.layers.linear import split
 from qvllm_engine.layers.parameter import Shard, Weight, allocate
 from qvllm_engine.model_spec import ModelContext
 
 
 def _vocab_weight(context: ModelContext, vocab_size: int, dim: int, kind: str) -> Weight:
-    local = split("the vocabulary", vocab_size, context)
-    first = context.group.rank * local
-    shard = Shard((vocab_size, dim), (slice(first, first + local), slice(0, dim)), slice(0, local))
-    return allocate(context, (local, dim), kind, {"": shard})
+    """Equally many rows on every rank, so that gathers fit; the last ranks' rows past the vocabulary are padding."""
+    local = -(-vocab_size // context.group.size)
+    first = min(context.group.rank * local, vocab_size)
+    rows = min(local, vocab_size - first)
+    shard = Shard((vocab_size, dim), (slice(first, first + rows), slice(0, dim)), slice(0, rows))
+    weight = allocate(context, (local, dim), kind, {"": shard})
+    weight.data[rows:].zero_()
+    return weight
 
 
 class VocabParallelEmbedding(nn.Module):
@@ -36,8 +39,9 @@ class ParallelLMHead(nn.Module):
         super().__init__()
         self.ops = context.ops
         self.group = context.group
+        self.vocab_size = vocab_size
         self.weight = tied_to.weight if tied_to is not None else _vocab_weight(context, vocab_size, dim, "lm_head")
 
     def forward(self, hidden: Tensor) -> Tensor:
         """hidden ``[rows, dim]`` -> logits ``[rows, vocab_size]`` float32, whole on every rank."""
-        return self.group.all_gather(self.ops.linear(hidden, self.weight).float())
+        return self.group.all_gather(self.ops.linear(hidden, self.weight).float())[:, : self.vocab_size]
