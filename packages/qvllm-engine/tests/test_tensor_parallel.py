@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from qvllm_toy import FAIL, INTERRUPT, ORDINARY, expected, write_checkpoint
 
-from qvllm_engine import LLM, CheckpointError, EngineError, SamplingParams
+from qvllm_engine import LLM, ArgumentError, CheckpointError, EngineError, SamplingParams
 from qvllm_engine.distributed.worker import Runners
 
 PROMPTS = [[token] * length for token, length in zip(ORDINARY, (1, 17, 40), strict=False)]
@@ -74,6 +74,19 @@ def test_two_ranks_give_the_oracles_tokens_and_the_draws_of_one(
     assert not process.is_alive()
     assert multiprocessing.active_children() == []
     two.close()
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_a_size_that_does_not_fit_is_refused_before_weights_and_processes(
+    make_llm: Callable[..., LLM], tmp_path: Path, ranks: int
+) -> None:
+    model = write_checkpoint(tmp_path)
+    (model / "model.safetensors").unlink()
+    with pytest.raises(
+        ArgumentError, match=rf"{ranks} does not fit the model: it does not divide the .* \(2\); sizes that fit: 1, 2$"
+    ):
+        make_llm(model, tensor_parallel_size=ranks)
+    assert multiprocessing.active_children() == []
 
 
 def test_the_cache_has_the_smallest_size_of_any_rank(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qvllm_engine.distributed.groups import Group
+from qvllm_engine.distributed.sharding import ShardedSize
 from qvllm_engine.engine.batch import Batch
 from qvllm_engine.errors import ModelNotFoundError
 
@@ -108,6 +109,8 @@ class ModelSpec:
         weight_map: typed config -> the map from checkpoint names to parameters.
         stop_token_ids: typed config -> the ids that end a generation, beside those of generation_config.json.
         required_ops: names of the operators that the model calls.
+        sharded_sizes: typed config -> all that tensor parallelism splits evenly, so that a number of ranks that does not fit is
+            refused before any of them starts. The vocabulary is not among them: it is padded.
     """
 
     parse_config: Callable[[dict[str, Any]], Any]
@@ -115,6 +118,7 @@ class ModelSpec:
     weight_map: Callable[[Any], WeightMap]
     stop_token_ids: Callable[[Any], tuple[int, ...]]
     required_ops: tuple[str, ...]
+    sharded_sizes: Callable[[Any], tuple[ShardedSize, ...]]
 
 
 def find_model_spec(architecture: str) -> ModelSpec:

@@ -37,6 +37,17 @@ def test_equals_transformers(
     assert outputs[0].num_cached_tokens > 0
 
 
-def test_a_size_that_does_not_divide_is_refused(qwen3_checkpoint: Callable[..., Path], make_llm: Callable[..., LLM]) -> None:
-    with pytest.raises(ArgumentError, match="tensor_parallel_size 3 does not divide"):
-        make_llm(qwen3_checkpoint("tiny"), tensor_parallel_size=3)
+@pytest.mark.parametrize(
+    ("ranks", "shapes", "words"),
+    [
+        (3, "tiny", ["does not divide num_attention_heads (4)", "num_key_value_heads (2)", "sizes that fit: 1, 2, 4"]),
+        (4, "odd", ["neither divides num_key_value_heads (6) nor is a multiple of it", "sizes that fit: 1, 2, 3, 6, 12"]),
+        (5, "odd", ["num_attention_heads (12)", "num_key_value_heads (6)", "intermediate_size (192)"]),
+    ],
+)
+def test_a_size_that_does_not_fit_is_refused_with_those_that_do(
+    qwen3_checkpoint: Callable[..., Path], make_llm: Callable[..., LLM], ranks: int, shapes: str, words: list[str]
+) -> None:
+    with pytest.raises(ArgumentError, match=f"tensor_parallel_size {ranks} does not fit") as caught:
+        make_llm(qwen3_checkpoint(shapes), tensor_parallel_size=ranks)
+    assert all(word in str(caught.value) for word in words), str(caught.value)

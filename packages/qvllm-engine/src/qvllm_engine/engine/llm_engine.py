@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qvllm_engine.config import EngineConfig
+from qvllm_engine.distributed.sharding import check_ranks
 from qvllm_engine.distributed.worker import Runners, RunnerSettings
 from qvllm_engine.engine.batch import build_step
 from qvllm_engine.engine.block_pool import BlockPool
@@ -51,6 +52,7 @@ class LLMEngine:
         if str(config.model).startswith("config:") and config.load_format != "dummy":
             raise ArgumentError(f"{config.model} has no weights: pass load_format='dummy' for random ones")
         spec, self.model_config = read_model_config(self.folder)
+        check_ranks(config.tensor_parallel_size, spec.sharded_sizes(self.model_config))
         limit = self.model_config.max_position_embeddings
         if config.max_model_len is not None and config.max_model_len > limit:
             raise ArgumentError(f"max_model_len {config.max_model_len} exceeds the model's max_position_embeddings, {limit}")

@@ -6,20 +6,9 @@ columns, and the sum over the ranks completes it.
 
 from torch import Tensor, nn
 
-from qvllm_engine.errors import ArgumentError
+from qvllm_engine.distributed.sharding import ShardedSize
 from qvllm_engine.layers.parameter import Shard, allocate
 from qvllm_engine.model_spec import ModelContext
-
-
-def split(what: str, size: int, context: ModelContext) -> int:
-    """``size`` over the ranks.
-
-    Raises:
-        ArgumentError: it does not divide.
-    """
-    if size % context.group.size:
-        raise ArgumentError(f"tensor_parallel_size {context.group.size} does not divide {what} ({size})")
-    return size // context.group.size
 
 
 class ColumnParallelLinear(nn.Module):
@@ -58,7 +47,7 @@ class MergedColumnParallelLinear(ColumnParallelLinear):
     def __init__(self, context: ModelContext, in_features: int, sizes: dict[str, int], kind: str) -> None:
         parts = {}
         for name, size in sizes.items():
-            local = split(f"the size of {name}", size, context)
+            local = ShardedSize(f"the size of {name}", size).per_rank(context.group.size)
             parts[name] = (size, local, context.group.rank * local)
         super().__init__(context, in_features, parts, kind)
 
@@ -71,16 +60,9 @@ class QKVParallelLinear(ColumnParallelLinear):
 
     def __init__(self, context: ModelContext, in_features: int, q_heads: int, kv_heads: int, head_dim: int) -> None:
         rank, size = context.group.rank, context.group.size
-        local_q = split("the number of query heads", q_heads, context)
-        if size > kv_heads:
-            if size % kv_heads:
-                raise ArgumentError(
-                    f"tensor_parallel_size {size} is not a multiple of the number of key-value heads ({kv_heads})"
-                )
-            local_kv, first_kv = 1, rank * kv_heads // size
-        else:
-            local_kv = split("the number of key-value heads", kv_heads, context)
-            first_kv = rank * local_kv
+        local_q = ShardedSize("the number of query heads", q_heads).per_rank(size)
+        local_kv = ShardedSize("the number of key-value heads", kv_heads, replicated=True).per_rank(size)
+        first_kv = rank * kv_heads // size
         kv = (kv_heads * head_dim, local_kv * head_dim, first_kv * head_dim)
         parts = {"q": (q_heads * head_dim, local_q * head_dim, rank * local_q * head_dim), "k": kv, "v": kv}
         super().__init__(context, in_features, parts, "qkv")
@@ -100,7 +82,7 @@ class RowParallelLinear(nn.Module):
         self.ops = context.ops
         self.group = context.group
         self.reduce = reduce
-        local = split("the input of a row-parallel layer", in_features, context)
+        local = ShardedSize("the input of a row-parallel layer", in_features).per_rank(context.group.size)
         first = context.group.rank * local
         whole = Shard(
             (out_features, in_features), (slice(0, out_features), slice(first, first + local)), slice(0, out_features)

@@ -11,6 +11,7 @@ SPEC = ModelSpec(
     weight_map=weight_map,
     stop_token_ids=lambda config: config.eos_token_ids,
     required_ops=REQUIRED_OPS,
+    sharded_sizes=Qwen3Config.sharded_sizes,
 )
 
 __all__ = ["SPEC", "Qwen3", "Qwen3Config", "weight_map"]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from qvllm_engine.distributed.sharding import ShardedSize
 from qvllm_engine.errors import CheckpointError
 
 # Far above any model, and below what index arithmetic can't hold.
@@ -78,6 +79,14 @@ class Qwen3Config:
         _refuse_variants(fields, config.num_layers)
         fields.raise_faults()
         return config
+
+    def sharded_sizes(self) -> tuple[ShardedSize, ...]:
+        """What the ranks of tensor parallelism split."""
+        return (
+            ShardedSize("num_attention_heads", self.num_q_heads),
+            ShardedSize("num_key_value_heads", self.num_kv_heads, replicated=True),
+            ShardedSize("intermediate_size", self.intermediate_size),
+        )
 
 
 class _Fields:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qvllm_engine.distributed.sharding import ShardedSize
 from qvllm_engine.engine.batch import Batch
 from qvllm_engine.errors import ArgumentError
 from qvllm_engine.layers.embedding import ParallelLMHead, VocabParallelEmbedding
@@ -133,4 +134,5 @@ SPEC = ModelSpec(
     weight_map=weight_map,
     stop_token_ids=lambda config: (EOS,),
     required_ops=("embedding", "linear", "store_kv"),
+    sharded_sizes=lambda config: (ShardedSize("the heads of the second layer", KV_HEADS[1]),),
 )
