@@ -4,9 +4,11 @@ import re
 import shutil
 import subprocess
 from importlib.metadata import distribution
+from pathlib import Path
 
 import pytest
 
+import qvllm_kernels
 from qvllm_kernels import library
 
 INSTALLED = distribution("qvllm-kernels")
@@ -18,8 +20,14 @@ def test_the_tag_is_py3_none_platform() -> None:
     assert all(re.fullmatch(r"py3-none-\w*linux\w*", tag) for tag in tags), tags
 
 
+def package_files() -> set[str]:
+    """What Python finds of the package. An editable install has two folders, and records the one of the library."""
+    folders = [Path(folder) for folder in qvllm_kernels.__path__]
+    return {path.relative_to(folder.parent).as_posix() for folder in folders for path in folder.rglob("*") if path.is_file()}
+
+
 def test_the_wheel_holds_types_library_and_licence() -> None:
-    names = {str(path) for path in INSTALLED.files or []}
+    names = {str(path) for path in INSTALLED.files or []} | package_files()
     assert {"qvllm_kernels/py.typed", "qvllm_kernels/libqvllm_kernels.so"} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any(name.endswith((".cu", ".cuh", ".cpp", ".h")) for name in names)
