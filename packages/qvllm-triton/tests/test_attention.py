@@ -79,39 +79,11 @@ def test_equal_and_large_scores(scores: float, dtype: torch.dtype) -> None:
 def test_decode_split_over_programs(splits: int, fan: int, combined: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode, "splits_of", lambda *size: splits)
     monkeypatch.setattr(decode, "fan_of", lambda *size: fan)
+    monkeypatch.setattr("qvllm_triton.attention.workspace.fan_of", lambda *size: fan)
     monkeypatch.setattr(decode, "SHORTEST_PART", 32)
     monkeypatch.setattr(decode, "COMBINED", combined)
     heads = Heads(2, 1, 64, 32)
     check_decode([1, 32, 33, 0, 300, 417], heads, torch.float32)
-
-
-def test_splits_fill_a_gpu_whatever_the_batch() -> None:
-    def splits(seqs: int, kv_heads: int, max_kv_len: int, fan: int = 8) -> int:
-        return decode.splits_of(seqs, kv_heads, max_kv_len, fan, 132)
-
-    assert splits(1, 8, 32768, 16) == 16
-    assert splits(1, 8, 512) == 8  # parts are no shorter than that
-    assert splits(256, 8, 8192) == 1
-    assert splits(256, 8, 131072) * decode.LONGEST_PART >= 131072
-    assert splits(1, 8, 64) == 1
-    assert splits(1, 1, 1 << 20) == 8 * 8  # what two rounds of combining add up
-    assert splits(100_000, 8, 131072) == 1  # more than there are counters
-
-
-@settings(max_examples=200)
-@given(st.integers(1, 40_000), st.sampled_from([1, 2, 8]), st.sampled_from([1, 3, 8]), st.sampled_from([64, 256]), st.data())
-def test_a_workspace_holds_every_smaller_call(seqs: int, kv_heads: int, group: int, head_dim: int, data: st.DataObject) -> None:
-    width = data.draw(st.integers(1, 1 << 20))
-    size = (group * kv_heads, kv_heads, head_dim)
-    workspace = decode_workspace(seqs, *size, width, torch.device("meta"))
-    fan = decode.fan_of(group, head_dim)
-    fewer = data.draw(st.integers(1, seqs))
-    splits = decode.splits_of(fewer, kv_heads, data.draw(st.integers(1, width)), fan, 132)
-    bundles = -(-splits // fan)
-    assert bundles <= fan
-    if splits > 1:
-        assert fewer * kv_heads * (1 + bundles) <= decode.COUNTERS
-        assert decode.COUNTERS + fewer * group * kv_heads * (splits + bundles) * (head_dim + 1) <= len(workspace)
 
 
 def test_workspace_of_a_large_call_serves_smaller_ones() -> None:
