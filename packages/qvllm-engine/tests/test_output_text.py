@@ -116,7 +116,7 @@ def test_the_final_text_stays_the_same() -> None:
 @pytest.mark.parametrize(("min_tokens", "final"), [(0, "caba"), (1, "caba"), (2, "caba\ufffd")])
 def test_what_was_held_back_counts_at_the_end(hf: Any, min_tokens: int, final: str) -> None:
     for ends in (True, False):
-        text = OutputText(Detokenizer(hf, True), ("\ufffd",), False, min_tokens)
+        text = OutputText(Detokenizer(hf.backend_tokenizer, True), ("\ufffd",), False, min_tokens)
         assert not text.append(15)  # "caba"
         assert not text.append(20)  # the first byte of a character
         assert text.certain == "caba"
@@ -165,7 +165,7 @@ stops = st.lists(st.text("abc. \n\u00e9\u4f60\U0001f600!", min_size=1, max_size=
 @settings(max_examples=300)
 @given(ids, stops, st.booleans())
 def test_any_ids_and_stops(hf: Any, token_ids: list[int], stop: list[str], include: bool) -> None:
-    text = OutputText(Detokenizer(hf, True), tuple(stop), include, 0)
+    text = OutputText(Detokenizer(hf.backend_tokenizer, True), tuple(stop), include, 0)
     count, certain, final = run(text, token_ids)
     full = [hf.decode(token_ids[:n], skip_special_tokens=True) for n in range(len(token_ids) + 1)]
     ends = [n for n in range(len(full)) if any(each in full[n] for each in stop)]
@@ -186,7 +186,7 @@ def test_a_stop_out_of_the_text_itself(hf: Any, token_ids: list[int], word: int,
     whole = data.draw(st.sampled_from([part for part in full.split("\ufffd") if part]), "text without a broken character")
     start = data.draw(st.integers(0, len(whole) - 1), "start")
     stop = whole[start : start + data.draw(st.integers(1, 5), "length")]
-    text = OutputText(Detokenizer(hf, True), (stop,), False, 0)
+    text = OutputText(Detokenizer(hf.backend_tokenizer, True), (stop,), False, 0)
     _, certain, final = run(text, [*token_ids, word])
     assert final == full[: full.find(stop)]
     assert text.stopped_by == stop

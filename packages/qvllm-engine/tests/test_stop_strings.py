@@ -105,7 +105,7 @@ def broken_ends() -> Iterator[tuple[int, list[int], str, int]]:
         tokens = greedy([start], params(40, allowed_token_ids=PIECES))
         texts = [hf.decode(tokens[:n], skip_special_tokens=True) for n in range(41)]
         for count in range(1, 40):
-            detokenizer = Detokenizer(hf, skip_special_tokens=True)
+            detokenizer = Detokenizer(hf.backend_tokenizer, skip_special_tokens=True)
             detokenizer.append(tokens[:count])
             held_back = texts[count] == detokenizer.text + "\ufffd"
             if held_back and "\ufffd" not in detokenizer.text and tokens[count] not in tokens[:count]:

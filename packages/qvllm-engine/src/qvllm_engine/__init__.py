@@ -5,7 +5,9 @@
 >>> llm.generate("Hello", SamplingParams(temperature=0, max_tokens=8))[0]["text"]  # doctest: +SKIP
 """
 
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
 from qvllm_engine.errors import (
     ArgumentError,
@@ -17,10 +19,12 @@ from qvllm_engine.errors import (
     ModelNotFoundError,
     QvllmError,
 )
-from qvllm_engine.llm import LLM
-from qvllm_engine.metrics import EngineMetrics
-from qvllm_engine.outputs import RequestMetrics, RequestOutput, TokenLogprob
-from qvllm_engine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from qvllm_engine.llm import LLM
+    from qvllm_engine.metrics import EngineMetrics
+    from qvllm_engine.outputs import RequestMetrics, RequestOutput, TokenLogprob
+    from qvllm_engine.sampling_params import SamplingParams
 
 __version__ = version("qvllm-engine")
 
@@ -40,3 +44,25 @@ __all__ = [
     "CacheMemoryError",
     "EngineError",
 ]
+
+# Imported when they are first used: torch, which LLM needs, takes seconds.
+_HOMES = {
+    "LLM": "llm",
+    "SamplingParams": "sampling_params",
+    "RequestOutput": "outputs",
+    "RequestMetrics": "outputs",
+    "TokenLogprob": "outputs",
+    "EngineMetrics": "metrics",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value  # the next use finds it without this function
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

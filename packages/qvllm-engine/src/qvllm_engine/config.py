@@ -1,19 +1,16 @@
 """The engine's settings, checked on construction."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any
 
 import torch
 
+from qvllm_engine.arguments import require_bool, require_int, require_number
 from qvllm_engine.errors import ArgumentError
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 LOAD_FORMATS = ("auto", "dummy")
 DEFAULT_GPU_MEMORY_UTILIZATION = 0.9
-FLOAT32_MAX = float(torch.finfo(torch.float32).max)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,32 +106,3 @@ class EngineConfig:
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())
         return device
-
-
-def require_int(name: str, value: Any, minimum: int, maximum: int = 2**31 - 1) -> None:
-    """Raise ArgumentError unless ``value`` is an integer (not a bool) in range."""
-    if not isinstance(value, Integral) or isinstance(value, bool):
-        raise ArgumentError(f"{name} must be an integer, got {value!r}")
-    if not minimum <= int(value) <= maximum:
-        raise ArgumentError(f"{name} must be {minimum} to {maximum}, got {value}")
-
-
-def require_number(name: str, value: Any) -> None:
-    """Raise ArgumentError unless ``value`` is a number (not a bool) that float32 can hold."""
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    if not number or not -FLOAT32_MAX <= value <= FLOAT32_MAX:
-        raise ArgumentError(f"{name} must be a finite number, got {value!r}")
-
-
-def require_bool(name: str, value: Any) -> None:
-    """Raise ArgumentError unless ``value`` is True or False."""
-    if not isinstance(value, bool):
-        raise ArgumentError(f"{name} must be True or False, got {value!r}")
-
-
-def describe(value: Any) -> str:
-    """The type of a value, and of its items, for messages."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        kinds = sorted({type(item).__name__ for item in value})
-        return f"a {type(value).__name__} of {' and '.join(kinds) or 'nothing'}"
-    return type(value).__name__

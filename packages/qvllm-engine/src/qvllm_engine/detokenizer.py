@@ -4,8 +4,8 @@ import codecs
 import re
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
+from tokenizers import Tokenizer as Backend
 from tokenizers import decoders
 from tokenizers.pre_tokenizers import ByteLevel
 
@@ -34,18 +34,18 @@ class Detokenizer:
     ``finish``. For byte-level BPE each id costs the same however long the output is.
 
     Args:
-        hf: the transformers tokenizer.
+        backend: the tokenizer.
         skip_special_tokens: leave special tokens out.
     """
 
-    def __init__(self, hf: Any, skip_special_tokens: bool) -> None:
+    def __init__(self, backend: Backend, skip_special_tokens: bool) -> None:
         self.text = ""
-        self._hf = hf
-        self._skipped = frozenset(hf.all_special_ids) if skip_special_tokens else frozenset()
-        if skip_special_tokens:
-            self._skipped |= {token_id for token_id, token in hf.added_tokens_decoder.items() if token.special}
+        self._backend = backend
+        self._skip_special_tokens = skip_special_tokens
+        added = backend.get_added_tokens_decoder() if skip_special_tokens else {}
+        self._skipped = frozenset(token_id for token_id, token in added.items() if token.special)
         self._bytes = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._alphabet = byte_alphabet() if isinstance(hf.backend_tokenizer.decoder, decoders.ByteLevel) else None
+        self._alphabet = byte_alphabet() if isinstance(backend.decoder, decoders.ByteLevel) else None
         self._ids: list[int] = []  # of tokenizers that are not byte-level, which are decoded whole
 
     def append(self, token_ids: Sequence[int]) -> None:
@@ -54,7 +54,7 @@ class Detokenizer:
             self._ids.extend(token_ids)
             # A tail that may still change is held back: bytes that fall back are decoded together, up to the next token.
             settled = len(self._ids)
-            while settled and BYTE_TOKEN.fullmatch(self._hf.convert_ids_to_tokens(self._ids[settled - 1]) or ""):
+            while settled and BYTE_TOKEN.fullmatch(self._backend.id_to_token(self._ids[settled - 1]) or ""):
                 settled -= 1
             self.text = self._decode(self._ids[:settled]).rstrip("\ufffd")
             return
@@ -68,7 +68,7 @@ class Detokenizer:
         return self.text
 
     def _token_bytes(self, token_id: int) -> bytes:
-        token = self._hf.convert_ids_to_tokens(token_id)
+        token = self._backend.id_to_token(token_id)
         if token is None:  # a row of the embedding that belongs to no token
             return b""
         alphabet = self._alphabet or {}
@@ -78,4 +78,4 @@ class Detokenizer:
             return str(token).encode()
 
     def _decode(self, token_ids: list[int]) -> str:
-        return str(self._hf.decode(token_ids, skip_special_tokens=bool(self._skipped), clean_up_tokenization_spaces=False))
+        return str(self._backend.decode(token_ids, skip_special_tokens=self._skip_special_tokens))

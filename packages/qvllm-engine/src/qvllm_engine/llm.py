@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from qvllm_engine.arguments import naming
 from qvllm_engine.config import EngineConfig
 from qvllm_engine.engine.llm_engine import LLMEngine
 from qvllm_engine.errors import ArgumentError, EngineError
@@ -360,12 +361,3 @@ class LLM:
                     self._claimed.discard(request_id)
             finally:
                 self._lock.release()
-
-
-@contextmanager
-def naming(what: str) -> Iterator[None]:
-    """Say in an ArgumentError which of several it is about."""
-    try:
-        yield
-    except ArgumentError as error:
-        raise ArgumentError(f"{what}: {error}") from error

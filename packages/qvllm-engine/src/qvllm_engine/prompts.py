@@ -4,7 +4,7 @@ from numbers import Integral
 from reprlib import repr as short
 from typing import Any, cast
 
-from qvllm_engine.config import describe
+from qvllm_engine.arguments import describe
 from qvllm_engine.errors import ArgumentError
 from qvllm_engine.sampling_params import SamplingParams
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
 
-from qvllm_engine.config import require_bool, require_int, require_number
+from qvllm_engine.arguments import require_bool, require_int, require_number
 from qvllm_engine.errors import ArgumentError
 
 MAX_LOGPROBS = 100

@@ -5,9 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from qvllm_engine.cli import engine as engines
 from qvllm_engine.cli.flags import EngineFlags, Json, Model
-from qvllm_engine.cli.measure import Workload, latency, throughput
 from qvllm_engine.cli.terminal import show, tables, write_json
 
 
@@ -38,12 +36,16 @@ def bench(model: Model, flags: WorkloadFlags, engine: EngineFlags, as_json: Json
     """
     if flags.latency and flags.output_len < 2:
         raise typer.BadParameter("the time per output token needs --output-len 2 or more")
+    # They take seconds, which a usage error need not wait for.
+    from qvllm_engine.cli.engine import describe_engine, make_llm
+    from qvllm_engine.cli.measure import Workload, latency, throughput
+
     if model.startswith("config:"):
         engine = replace(engine, load_format="dummy")
     work = Workload(flags.input_len, flags.output_len, flags.seed, flags.temperature)
-    with engines.make_llm(model, engine, seed=flags.seed) as llm:
+    with make_llm(model, engine, seed=flags.seed) as llm:
         results = latency(llm, work, flags.repeats) if flags.latency else throughput(llm, work, flags.num_prompts)
-        engine_facts = engines.describe_engine(llm)
+        engine_facts = describe_engine(llm)
     kind = "latency" if flags.latency else "throughput"
     report: dict[str, Any] = {"model": model, "measured": kind, **results, "engine": engine_facts}
     if as_json:

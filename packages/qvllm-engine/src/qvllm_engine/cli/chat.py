@@ -4,11 +4,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qvllm_engine.cli import engine as engines
 from qvllm_engine.cli.conversation import Conversation
 from qvllm_engine.cli.flags import TEXT, EngineFlags, Json, Model, SamplingFlags
 from qvllm_engine.cli.interrupts import interrupts
@@ -16,8 +15,10 @@ from qvllm_engine.cli.records import record
 from qvllm_engine.cli.terminal import note, write, write_json
 from qvllm_engine.cli.utf8 import decode
 from qvllm_engine.errors import QvllmError
-from qvllm_engine.llm import LLM
 from qvllm_engine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from qvllm_engine.llm import LLM
 
 PROMPT = "> "
 HELP = """\
@@ -44,7 +45,9 @@ def chat(
     """
     given = {"max_tokens": None, **sampling.given()}
     SamplingParams(**given)  # refused before the model is loaded, which takes time
-    with engines.make_llm(model, engine) as llm:
+    from qvllm_engine.cli.engine import make_llm  # takes seconds, which a usage error need not wait for
+
+    with make_llm(model, engine) as llm:
         params = replace(llm.default_sampling_params, **given)
         template = {} if thinking is None else {"enable_thinking": thinking}
         session = Session(llm, params, template, Conversation(system), as_json, typing=sys.stdin.isatty())
@@ -67,7 +70,7 @@ class Session:
 
     def __init__(
         self,
-        llm: LLM,
+        llm: "LLM",
         params: SamplingParams,
         template: dict[str, Any],
         conversation: Conversation,

@@ -3,12 +3,13 @@
 from typing import Any
 
 from qvllm_engine.cli.flags import Json
-from qvllm_engine.cli.installation import collect
 from qvllm_engine.cli.terminal import show, tables, write_json
 
 
 def env(as_json: Json = False) -> None:
     """Show versions, devices, and which backends can run here; else why not, and the remedy."""
+    from qvllm_engine.cli.installation import collect  # imports torch
+
     found = collect()
     if as_json:
         write_json(found)

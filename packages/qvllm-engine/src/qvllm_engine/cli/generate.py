@@ -4,19 +4,21 @@ import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qvllm_engine.cli import engine as engines
+from qvllm_engine.arguments import naming
 from qvllm_engine.cli.flags import TEXT, EngineFlags, Json, Model, SamplingFlags
 from qvllm_engine.cli.records import record
 from qvllm_engine.cli.requests import Request, read_requests
 from qvllm_engine.cli.terminal import write, write_json
 from qvllm_engine.cli.utf8 import text_argument
-from qvllm_engine.llm import LLM, naming
 from qvllm_engine.prompts import as_conversation
 from qvllm_engine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from qvllm_engine.llm import LLM
 
 DEFAULT_MAX_TOKENS = 512
 
@@ -58,7 +60,9 @@ def generate(
     requests = read_requests(prompts or [], file, json_lines)
     for request in requests:
         check(request, chat, checked)
-    with engines.make_llm(model, engine) as llm:
+    from qvllm_engine.cli.engine import make_llm  # takes seconds, which a usage error need not wait for
+
+    with make_llm(model, engine) as llm:
         default = replace(llm.default_sampling_params, **given)
         params = [params_of(request, default) for request in requests]
         inputs: list[Any] = [request.conversation(system) if chat else request.prompt for request in requests]
@@ -101,7 +105,7 @@ def params_of(request: Request, default: SamplingParams) -> SamplingParams:
         return replace(default, **request.params)
 
 
-def stream(llm: LLM, prompt: Any, params: SamplingParams, template: dict[str, Any]) -> None:
+def stream(llm: "LLM", prompt: Any, params: SamplingParams, template: dict[str, Any]) -> None:
     """Write the text as it comes."""
     pieces: Any = llm.stream(prompt, params, chat_template_kwargs=template)
     with closing(pieces):  # frees the request after Ctrl-C too

@@ -53,8 +53,7 @@ def ordinary_ids(llm: LLM) -> np.ndarray:
     ids = np.arange(llm.engine.model_config.vocab_size)
     if llm.engine.tokenizer is None:
         return ids
-    hf = llm.get_tokenizer()
-    return np.setdiff1d(ids, [*hf.all_special_ids, *hf.added_tokens_decoder])
+    return np.setdiff1d(ids, list(llm.engine.tokenizer.backend.get_added_tokens_decoder()))
 
 
 def throughput(llm: LLM, work: Workload, num_prompts: int) -> dict[str, Any]:

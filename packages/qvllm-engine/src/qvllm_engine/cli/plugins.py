@@ -6,7 +6,6 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import typer
-from rich.markup import escape
 from typer.main import get_command
 
 from qvllm_engine.cli.flags import with_flags
@@ -48,6 +47,7 @@ def single(function: Callable[..., Any], **settings: Any) -> Any:
 
 def broken(name: str, problem: str) -> Any:
     """A subcommand that, whatever its arguments, says what is wrong with it."""
+    from rich.markup import escape
 
     def command(context: typer.Context) -> None:
         print(f"Error: {problem}", file=sys.stderr)

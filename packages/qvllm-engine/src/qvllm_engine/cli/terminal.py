@@ -5,12 +5,12 @@ import math
 import re
 import sys
 from dataclasses import asdict, is_dataclass
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from qvllm_engine.cli.streams import holds, writing
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # All but tab and line feed: a model's output must not move the cursor or rename the window.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -47,14 +47,18 @@ def jsonable(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def tables() -> Console:
+def tables() -> "Console":
     """A console for tables on stdout; texts in them are never markup."""
+    from rich.console import Console  # here and below: most subcommands print no table
+
     width = None if sys.stdout.isatty() else PIPE_WIDTH
     return Console(markup=False, emoji=False, highlight=False, width=width)
 
 
-def show(console: Console, title: str, columns: tuple[str, ...], rows: Any) -> None:
+def show(console: "Console", title: str, columns: tuple[str, ...], rows: Any) -> None:
     """A titled table; nothing where there are no rows."""
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", show_header=any(columns))
     for index, column in enumerate(columns):
         table.add_column(column, overflow="fold", no_wrap=index == 0)

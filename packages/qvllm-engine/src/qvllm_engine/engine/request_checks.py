@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 
-from qvllm_engine.config import describe
+from qvllm_engine.arguments import describe
 from qvllm_engine.errors import ArgumentError
 from qvllm_engine.sampling_params import SamplingParams
 from qvllm_engine.tokenizer import Tokenizer
