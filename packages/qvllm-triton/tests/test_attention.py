@@ -25,20 +25,22 @@ def run_prefill(p: Paged, heads: Heads, longest: int = 0) -> Tensor:
     return prefill_attention(p.q, p.k_cache, p.v_cache, p.block_tables, p.cu_seqlens_q, p.kv_lens, longest, heads.scale)
 
 
-def check(y: Tensor, p: Paged, heads: Heads) -> None:
+def check(y: Tensor, p: Paged, heads: Heads, scores: float = 1.0) -> None:
     assert y.is_contiguous()
     reference = attention(p, heads.scale)
     alive = reference.norm(dim=-1) > 0
     assert torch.equal(y[~alive], torch.zeros_like(y[~alive]))
     if alive.any():
-        assert worst_row_error(y[alive], reference[alive]) < BOUND[y.dtype]
+        # What float32 rounds off a score is an error of the weight, and grows with the score.
+        bound = max(BOUND[y.dtype], scores * 2**-20)
+        assert worst_row_error(y[alive], reference[alive]) < bound
 
 
 def check_decode(kv_lens: list[int], heads: Heads, dtype: torch.dtype, scores: float = 1.0, width: int = 2) -> None:
     p = paged([(1, kv_len) for kv_len in kv_lens], heads, dtype, scores, width)
     with poisoned_outputs():
         y = run_decode(p, heads)
-    check(y, p, heads)
+    check(y, p, heads, scores)
     # In memory of the caller's the result is the same, and the memory is left ready for the next call.
     size = p.block_tables.shape[1] * heads.block_size
     workspace = decode_workspace(len(kv_lens), heads.q, heads.kv, heads.dim, size, p.q.device)
@@ -50,7 +52,7 @@ def check_prefill(lengths: list[tuple[int, int]], heads: Heads, dtype: torch.dty
     p = paged(lengths, heads, dtype, scores)
     with poisoned_outputs():
         y = run_prefill(p, heads)
-    check(y, p, heads)
+    check(y, p, heads, scores)
 
 
 @pytest.mark.parametrize("heads", [Heads(), Heads(3, 3, 64, 32), Heads(2, 1, 128, 64), Heads(4, 1, 256, 64), Heads(3, 1, 32)])
