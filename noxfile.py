@@ -144,10 +144,11 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """The READMEs' examples, as a user would run them: two wheels and a CPU."""
+    """The READMEs' examples, as a user would run them: two wheels and a CPU. Shows the top one's output, and how fast it is."""
     install_wheels(session, ("qvllm-engine", "qvllm-models"))
-    for folder in (ROOT, folder_of("qvllm-engine"), folder_of("qvllm-models")):
-        run_snippets(session, folder / "README.md")
+    for package in ("qvllm-engine", "qvllm-models"):
+        run_snippets(session, folder_of(package) / "README.md")
+    run_snippets(session, ROOT / "README.md", show=True)
 
 
 @nox.session(venv_backend="none", default=False)
