@@ -27,7 +27,7 @@ CONSTRAINTS = ("torch>=2.11,<2.16", "transformers>=5.17,<5.25")
 
 TEST_TOOLS = ("pytest>=8.3", "hypothesis>=6.110")
 LINT_TOOLS = ("ruff>=0.17,<0.18",)
-TYPE_TOOLS = ("mypy>=2.4,<2.5", "types-tqdm")
+TYPE_TOOLS = ("mypy>=2.4,<2.5", "types-tqdm", "nox")  # the noxfile is checked too
 DOCS_TOOLS = ("sphinx>=8.1,<10", "myst-parser>=4", "furo>=2024.8.6")
 BUILD_TOOLS = ("twine>=6.1",)
 
@@ -82,7 +82,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Mypy over the five source trees, this file and ci/."""
-    install(session, *TYPE_TOOLS, *CONSTRAINTS, "nox", "sphinx")
+    install(session, *TYPE_TOOLS, *CONSTRAINTS, "sphinx")
     session.run("mypy")
 
 
