@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qvllm_engine.config import EngineConfig
+from qvllm_engine.distributed.runners import Runners
 from qvllm_engine.distributed.sharding import check_ranks
-from qvllm_engine.distributed.worker import Runners, RunnerSettings
+from qvllm_engine.distributed.worker import RunnerSettings
 from qvllm_engine.engine.batch import build_step
 from qvllm_engine.engine.block_pool import BlockPool
 from qvllm_engine.engine.cache_manager import CacheManager
