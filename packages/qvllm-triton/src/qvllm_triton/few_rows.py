@@ -46,8 +46,21 @@ DOT_BUFFERS = 4
 DOT_SHARED = 96 << 10  # bytes; every GPU of compute capability 8.0 or newer has them
 
 
+class Weight(NamedTuple):
+    """In kernels: ``out`` rows of ``IN`` elements, ``stride`` apart; where it is GATED, ``out`` gate rows and as many up rows.
+
+    Kernels put it together from arguments of their own, since a tuple's parts cannot be named in do_not_specialize.
+    """
+
+    tensor: Tensor
+    stride: int
+    out: int
+    IN: int
+    GATED: bool
+
+
 class Tiling(NamedTuple):
-    """How one program is laid out: the constants of a kernel, and its launch options."""
+    """How one program is laid out, a constant of its kernel, and the kernel's launch options."""
 
     DOT: bool
     ROWS: int
@@ -108,43 +121,34 @@ def dot_tiling(in_dim: int, out_dim: int, itemsize: int) -> Tiling:
 
 
 @triton.jit
-def weight_row(i, out, GATED: tl.constexpr, BLOCK_OUT: tl.constexpr):
+def weight_row(i, weight, TILE: tl.constexpr):
     """The i-th of this program's rows of the weight, and whether there is one: of a gated weight, gate and up in turn."""
-    if GATED:
-        column = tl.program_id(0) * (BLOCK_OUT // 2) + i // 2
-        row = column + i % 2 * out
+    if weight.GATED:
+        column = tl.program_id(0) * (TILE.BLOCK_OUT // 2) + i // 2
+        row = column + i % 2 * weight.out
     else:
-        column = tl.program_id(0) * BLOCK_OUT + i
+        column = tl.program_id(0) * TILE.BLOCK_OUT + i
         row = column
-    return row.to(tl.int64), column < out
+    return row.to(tl.int64), column < weight.out
 
 
 @triton.jit
-def pieces(COUNT: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr):
+def pieces(COUNT: tl.constexpr, TILE: tl.constexpr):
     """Number and columns of each chunk of ``COUNT`` rows, ``[CHUNKS * COUNT, 1]`` and ``[CHUNKS * COUNT, CHUNK]``.
 
     The same chunk of neighbouring rows lies side by side. So each warp gets chunks of a row of its own.
     """
-    piece = tl.arange(0, CHUNKS * COUNT)[:, None]
-    return piece % COUNT, piece // COUNT * CHUNK + tl.arange(0, CHUNK)[None, :]
+    piece = tl.arange(0, TILE.CHUNKS * COUNT)[:, None]
+    return piece % COUNT, piece // COUNT * TILE.CHUNK + tl.arange(0, TILE.CHUNK)[None, :]
 
 
 @triton.jit
-def load_weight_rows(
-    weight_ptr,
-    weight_stride,
-    out,
-    IN: tl.constexpr,
-    GATED: tl.constexpr,
-    BLOCK_OUT: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    CHUNK: tl.constexpr,
-):
-    """This program's rows of the weight, ``[CHUNKS, 1, BLOCK_OUT, CHUNK]``."""
-    i, column = pieces(BLOCK_OUT, CHUNKS, CHUNK)
-    row, inside = weight_row(i, out, GATED, BLOCK_OUT)
-    weight = tl.load(weight_ptr + row * weight_stride + column, mask=inside & (column < IN), other=0.0)
-    return tl.reshape(weight, [CHUNKS, 1, BLOCK_OUT, CHUNK])
+def load_weight_rows(weight, TILE: tl.constexpr):
+    """This program's rows of a ``Weight``, ``[CHUNKS, 1, BLOCK_OUT, CHUNK]``."""
+    i, column = pieces(TILE.BLOCK_OUT, TILE)
+    row, inside = weight_row(i, weight, TILE)
+    loaded = tl.load(weight.tensor + row * weight.stride + column, mask=inside & (column < weight.IN), other=0.0)
+    return tl.reshape(loaded, [TILE.CHUNKS, 1, TILE.BLOCK_OUT, TILE.CHUNK])
 
 
 @triton.jit
@@ -157,84 +161,40 @@ def multiply_rows(x, weight):
 
 
 @triton.jit
-def multiply_tiles(
-    x_ptr,
-    rows,
-    inner,
-    outer_stride,
-    inner_stride,
-    weight_ptr,
-    weight_stride,
-    out,
-    IN: tl.constexpr,
-    GATED: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_OUT: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    CHUNK: tl.constexpr,
-):
-    """The same on the matrix units."""
-    row = tl.arange(0, ROWS)
-    neuron, neuron_inside = weight_row(tl.arange(0, BLOCK_OUT), out, GATED, BLOCK_OUT)
-    column = (tl.arange(0, CHUNKS) * CHUNK)[:, None] + tl.arange(0, CHUNK)[None, :]
-    x_ptrs = x_ptr + row_start(row, inner, outer_stride, inner_stride)[None, :, None] + column[:, None, :]
-    weight_ptrs = weight_ptr + (neuron * weight_stride)[None, None, :] + column[:, :, None]
-    x_inside, weight_inside = (row < rows)[None, :, None], neuron_inside[None, None, :]
-    sums = tl.zeros([CHUNKS, ROWS, BLOCK_OUT], tl.float32)
-    for start in range(0, IN, CHUNKS * CHUNK):
-        if IN % (CHUNKS * CHUNK) == 0:
-            x = tl.load(x_ptrs + start, mask=x_inside, other=0.0)
-            weight = tl.load(weight_ptrs + start, mask=weight_inside, other=0.0)
+def multiply_tiles(x, weight, TILE: tl.constexpr):
+    """``project`` on the matrix units."""
+    STEP: tl.constexpr = TILE.CHUNKS * TILE.CHUNK
+    row = tl.arange(0, TILE.ROWS)
+    neuron, neuron_inside = weight_row(tl.arange(0, TILE.BLOCK_OUT), weight, TILE)
+    column = (tl.arange(0, TILE.CHUNKS) * TILE.CHUNK)[:, None] + tl.arange(0, TILE.CHUNK)[None, :]
+    x_ptrs = x.tensor + row_start(row, x.inner, x.outer_stride, x.inner_stride)[None, :, None] + column[:, None, :]
+    weight_ptrs = weight.tensor + (neuron * weight.stride)[None, None, :] + column[:, :, None]
+    x_inside, weight_inside = (row < x.total)[None, :, None], neuron_inside[None, None, :]
+    # Not tl.zeros, to which Triton 3.6 cannot pass fields of a constant.
+    sums = tl.full([TILE.CHUNKS, TILE.ROWS, TILE.BLOCK_OUT], 0.0, tl.float32)
+    for start in range(0, weight.IN, STEP):
+        if weight.IN % STEP == 0:
+            x_tile = tl.load(x_ptrs + start, mask=x_inside, other=0.0)
+            weight_tile = tl.load(weight_ptrs + start, mask=weight_inside, other=0.0)
         else:
-            left = start + column < IN
-            x = tl.load(x_ptrs + start, mask=x_inside & left[:, None, :], other=0.0)
-            weight = tl.load(weight_ptrs + start, mask=weight_inside & left[:, :, None], other=0.0)
-        sums = tl.dot(x, weight, sums, input_precision="ieee")
+            left = start + column < weight.IN
+            x_tile = tl.load(x_ptrs + start, mask=x_inside & left[:, None, :], other=0.0)
+            weight_tile = tl.load(weight_ptrs + start, mask=weight_inside & left[:, :, None], other=0.0)
+        sums = tl.dot(x_tile, weight_tile, sums, input_precision="ieee")
     return tl.sum(sums, axis=0)
 
 
 @triton.jit
-def project(
-    x_ptr,
-    rows,
-    inner,
-    outer_stride,
-    inner_stride,
-    weight_ptr,
-    weight_stride,
-    out,
-    IN: tl.constexpr,
-    GATED: tl.constexpr,
-    DOT: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_OUT: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    CHUNK: tl.constexpr,
-):
-    """``x @ weight.T`` for this program's rows of the weight, ``[ROWS, BLOCK_OUT]`` float32."""
-    if DOT:
-        y = multiply_tiles(
-            x_ptr,
-            rows,
-            inner,
-            outer_stride,
-            inner_stride,
-            weight_ptr,
-            weight_stride,
-            out,
-            IN,
-            GATED,
-            ROWS,
-            BLOCK_OUT,
-            CHUNKS,
-            CHUNK,
-        )
+def project(x, weight, TILE: tl.constexpr):
+    """``x @ weight.T`` of ``Rows`` and this program's rows of a ``Weight``, ``[ROWS, BLOCK_OUT]`` float32."""
+    if TILE.DOT:
+        y = multiply_tiles(x, weight, TILE)
     else:
-        weight = load_weight_rows(weight_ptr, weight_stride, out, IN, GATED, BLOCK_OUT, CHUNKS, CHUNK)
-        row, column = pieces(ROWS, CHUNKS, CHUNK)
-        start = row_start(row, inner, outer_stride, inner_stride)
-        x = tl.load(x_ptr + start + column, mask=(row < rows) & (column < IN), other=0.0)
-        y = multiply_rows(tl.reshape(x, [CHUNKS, ROWS, CHUNK]), weight)
+        loaded = load_weight_rows(weight, TILE)
+        row, column = pieces(TILE.ROWS, TILE)
+        start = row_start(row, x.inner, x.outer_stride, x.inner_stride)
+        values = tl.load(x.tensor + start + column, mask=(row < x.total) & (column < weight.IN), other=0.0)
+        y = multiply_rows(tl.reshape(values, [TILE.CHUNKS, TILE.ROWS, TILE.CHUNK]), loaded)
     return y
 
 

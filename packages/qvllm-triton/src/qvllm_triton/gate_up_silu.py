@@ -8,8 +8,8 @@ import triton.language as tl
 from torch import Tensor
 
 from qvllm_triton.activation import silu, silu_and_mul
-from qvllm_triton.few_rows import MOST_ROWS, check_weight, few_rows_tiling, project
-from qvllm_triton.rows import check_input, rows_of
+from qvllm_triton.few_rows import MOST_ROWS, Weight, check_weight, few_rows_tiling, project
+from qvllm_triton.rows import Rows, check_input, rows_of
 
 
 @triton.jit(do_not_specialize=["rows", "inner"])
@@ -24,32 +24,13 @@ def _gate_up_silu_kernel(
     weight_stride,
     dim,
     IN: tl.constexpr,
-    DOT: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_OUT: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    CHUNK: tl.constexpr,
+    TILE: tl.constexpr,
 ):
-    gate_up = project(
-        x_ptr,
-        rows,
-        inner,
-        outer_stride,
-        inner_stride,
-        weight_ptr,
-        weight_stride,
-        dim,
-        IN,
-        True,
-        DOT,
-        ROWS,
-        BLOCK_OUT,
-        CHUNKS,
-        CHUNK,
-    )
-    gate, up = tl.split(tl.reshape(gate_up, [ROWS, BLOCK_OUT // 2, 2]))
-    row = tl.arange(0, ROWS)[:, None]
-    column = tl.program_id(0) * (BLOCK_OUT // 2) + tl.arange(0, BLOCK_OUT // 2)[None, :]
+    x = Rows(x_ptr, rows, inner, outer_stride, inner_stride)
+    gate_up = project(x, Weight(weight_ptr, weight_stride, dim, IN, True), TILE)
+    gate, up = tl.split(tl.reshape(gate_up, [TILE.ROWS, TILE.BLOCK_OUT // 2, 2]))
+    row = tl.arange(0, TILE.ROWS)[:, None]
+    column = tl.program_id(0) * (TILE.BLOCK_OUT // 2) + tl.arange(0, TILE.BLOCK_OUT // 2)[None, :]
     y = (silu(gate) * up).to(y_ptr.dtype.element_ty)
     tl.store(y_ptr + row.to(tl.int64) * dim + column, y, mask=(row < rows) & (column < dim))
 
@@ -91,6 +72,8 @@ def gate_up_silu(x: Tensor, weight: Tensor) -> Tensor:
             weight.stride(0),
             dim,
             IN=x.shape[-1],
-            **tile._asdict(),
+            TILE=tile,
+            num_warps=tile.num_warps,
+            num_stages=tile.num_stages,
         )
     return y

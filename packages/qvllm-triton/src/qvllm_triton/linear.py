@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from qvllm_triton.few_rows import Tiling, check_weight, faster_here, few_rows_tiling, project
+from qvllm_triton.few_rows import Tiling, Weight, check_weight, faster_here, few_rows_tiling, project
 from qvllm_triton.rows import Rows, check_input, check_last, check_like, row_start, rows_of
 
 
@@ -28,31 +28,12 @@ def _linear_kernel(
     out,
     IN: tl.constexpr,
     ADD: tl.constexpr,
-    DOT: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_OUT: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    CHUNK: tl.constexpr,
+    TILE: tl.constexpr,
 ):
-    y = project(
-        x_ptr,
-        rows,
-        inner,
-        outer_stride,
-        inner_stride,
-        weight_ptr,
-        weight_stride,
-        out,
-        IN,
-        False,
-        DOT,
-        ROWS,
-        BLOCK_OUT,
-        CHUNKS,
-        CHUNK,
-    )
-    row = tl.arange(0, ROWS)[:, None]
-    column = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)[None, :]
+    x = Rows(x_ptr, rows, inner, outer_stride, inner_stride)
+    y = project(x, Weight(weight_ptr, weight_stride, out, IN, False), TILE)
+    row = tl.arange(0, TILE.ROWS)[:, None]
+    column = tl.program_id(0) * TILE.BLOCK_OUT + tl.arange(0, TILE.BLOCK_OUT)[None, :]
     inside = (row < rows) & (column < out)
     if ADD:
         start = row_start(row, addend_inner, addend_outer_stride, addend_inner_stride)
@@ -83,7 +64,9 @@ def few_rows_linear(x: Tensor, weight: Tensor, addend: Rows | None, tile: Tiling
             out,
             IN=x.shape[-1],
             ADD=addend is not None,
-            **tile._asdict(),
+            TILE=tile,
+            num_warps=tile.num_warps,
+            num_stages=tile.num_stages,
         )
     return y
 

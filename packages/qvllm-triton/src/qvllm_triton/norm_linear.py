@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from qvllm_triton.few_rows import check_weight, load_weight_rows, multiply_rows, norm_tiling, pieces
+from qvllm_triton.few_rows import Weight, check_weight, load_weight_rows, multiply_rows, norm_tiling, pieces
 from qvllm_triton.linear import linear
 from qvllm_triton.norm import add_rms_norm, check_norm, check_norm_weight, rms_norm, weigh
 from qvllm_triton.rows import Rows, check_input, check_same, row_start, rows_of
@@ -34,15 +34,12 @@ def _norm_linear_kernel(
     IN: tl.constexpr,
     ADD: tl.constexpr,
     ROUND_FIRST: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_OUT: tl.constexpr,
-    CHUNKS: tl.constexpr,
-    CHUNK: tl.constexpr,
+    TILE: tl.constexpr,
 ):
     dtype: tl.constexpr = y_ptr.dtype.element_ty
-    weight = load_weight_rows(weight_ptr, weight_stride, out, IN, False, BLOCK_OUT, CHUNKS, CHUNK)
+    weight = load_weight_rows(Weight(weight_ptr, weight_stride, out, IN, False), TILE)
     # Every program normalises all rows for itself, while its rows of the weight are on their way.
-    row, column = pieces(ROWS, CHUNKS, CHUNK)
+    row, column = pieces(TILE.ROWS, TILE)
     inside = (row < rows) & (column < IN)
     norm_weight = tl.load(norm_weight_ptr + column, mask=column < IN, other=0.0).to(tl.float32)
     x = tl.load(x_ptr + row_start(row, x_inner, x_outer_stride, x_inner_stride) + column, mask=inside, other=0.0)
@@ -52,13 +49,13 @@ def _norm_linear_kernel(
         x = (x.to(tl.float32) + residual.to(tl.float32)).to(dtype)
         if tl.program_id(0) == 0:
             tl.store(total_ptr + row * IN + column, x, mask=inside)
-    x = tl.reshape(x.to(tl.float32), [CHUNKS, ROWS, CHUNK])
-    norm_weight = tl.reshape(norm_weight, [CHUNKS, ROWS, CHUNK])
+    x = tl.reshape(x.to(tl.float32), [TILE.CHUNKS, TILE.ROWS, TILE.CHUNK])
+    norm_weight = tl.reshape(norm_weight, [TILE.CHUNKS, TILE.ROWS, TILE.CHUNK])
     squares = tl.sum(tl.sum(x * x, axis=2, keep_dims=True), axis=0, keep_dims=True)
     normed = weigh(x * tl.rsqrt(squares / IN + eps), norm_weight, weight_offset, ROUND_FIRST, dtype).to(dtype)
     y = multiply_rows(normed, weight)
-    row = tl.arange(0, ROWS)[:, None]
-    column = tl.program_id(0) * BLOCK_OUT + tl.arange(0, BLOCK_OUT)[None, :]
+    row = tl.arange(0, TILE.ROWS)[:, None]
+    column = tl.program_id(0) * TILE.BLOCK_OUT + tl.arange(0, TILE.BLOCK_OUT)[None, :]
     tl.store(y_ptr + row.to(tl.int64) * out + column, y.to(dtype), mask=(row < rows) & (column < out))
 
 
@@ -122,10 +119,7 @@ def norm_linear(
             IN=dim,
             ADD=residual is not None,
             ROUND_FIRST=weight_offset == 0.0,
-            ROWS=tile.ROWS,
-            BLOCK_OUT=tile.BLOCK_OUT,
-            CHUNKS=tile.CHUNKS,
-            CHUNK=tile.CHUNK,
+            TILE=tile,
             num_warps=tile.num_warps,
         )
     return y, total
