@@ -6,6 +6,7 @@ import triton.language as tl
 
 from qvllm_triton.attention.combine import combine, scratch_rows
 from qvllm_triton.attention.paging import blocks_of, rows_of_keys
+from qvllm_triton.attention.softmax import next_weights
 
 
 @triton.jit
@@ -70,15 +71,12 @@ def decode_kernel(
             v_row = rows_of_keys(blocks, first, head, v_stride_block, v_stride_head, TILE, BLOCK_SIZE, HEAD_DIM)
             blocks = blocks_of(table, first + TILE, end, TILE, BLOCK_SIZE)
             k = tl.load(k_ptr + k_row[:, None] + dim[None, :], mask=inside[:, None], other=0.0)
+            # Scaled before the maximum: the scale may have any sign here, and the loop waits for memory anyway.
             scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale_log2
             scores = tl.where(inside[None, :], scores, float("-inf"))
-            new_highest = tl.maximum(highest, tl.max(scores, axis=1))
-            shrink = tl.exp2(highest - new_highest)
-            weights = tl.exp2(scores - new_highest[:, None])
-            total = total * shrink + tl.sum(weights, axis=1)
+            weights, shrink, highest, total = next_weights(scores, 1.0, highest, total)
             v = tl.load(v_ptr + v_row[:, None] + dim[None, :], mask=inside[:, None], other=0.0)
             acc = tl.dot(weights.to(v.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
-            highest = new_highest
         acc = acc / total[:, None]
         if parts == 1:
             tl.store(out, acc.to(out_ptr.dtype.element_ty), mask=is_head[:, None])

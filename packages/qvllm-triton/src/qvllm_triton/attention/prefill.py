@@ -11,6 +11,7 @@ from torch import Tensor
 
 from qvllm_triton import devices
 from qvllm_triton.attention.paging import blocks_of, check_attention, dot_precision, rows_of_keys
+from qvllm_triton.attention.softmax import next_weights
 from qvllm_triton.rows import check_index
 
 LOG2_E = math.log2(math.e)
@@ -84,17 +85,13 @@ def _attend(
         if MASKED:
             scores = tl.where(n[None, :] <= position[:, None], scores, float("-inf"))
         # Every query sees the sequence's first key, which is in the first step: the maximum is finite from there on.
-        new_highest = tl.maximum(highest, tl.max(scores, axis=1) * scale_log2)
-        shrink = tl.exp2(highest - new_highest)
-        weights = tl.exp2(scores * scale_log2 - new_highest[:, None])
-        total = total * shrink + tl.sum(weights, axis=1)
+        weights, shrink, highest, total = next_weights(scores, scale_log2, highest, total)
         acc = acc * shrink[:, None]
         if MASKED:
             v = tl.load(v_ptr + v_row[:, None] + dim[None, :], mask=inside[:, None], other=0.0)
         else:
             v = tl.load(v_ptr + v_row[:, None] + dim[None, :])
         acc = tl.dot(weights.to(v.dtype), v, acc, input_precision=PRECISION)
-        highest = new_highest
     return acc, highest, total
 
 
