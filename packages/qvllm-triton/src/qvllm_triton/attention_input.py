@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from qvllm_triton.cache import cache_offset, check_caches
-from qvllm_triton.norm import weigh
+from qvllm_triton.norm.formula import weigh
 from qvllm_triton.rotary import check_tables, rotate
 from qvllm_triton.rows import check_index, check_input, check_like
 from qvllm_triton.tiles import HEAD_WARPS, head_tile, heads_together

@@ -8,7 +8,9 @@ from torch import Tensor
 
 from qvllm_triton.few_rows import Weight, check_weight, load_weight_rows, multiply_rows, norm_tiling, pieces
 from qvllm_triton.linear import linear
-from qvllm_triton.norm import add_rms_norm, check_norm, check_norm_weight, rms_norm, weigh
+from qvllm_triton.norm import add_rms_norm, rms_norm
+from qvllm_triton.norm.checks import check_norm, check_norm_weight
+from qvllm_triton.norm.formula import weigh
 from qvllm_triton.rows import Rows, check_input, check_same, row_start, rows_of
 
 
