@@ -13,6 +13,7 @@ from qvllm_toy.reference import logprobs_after, logprobs_of, rank_of
 
 from qvllm_engine import LLM, RequestOutput, SamplingParams, TokenLogprob
 from qvllm_engine.engine.logprobs import Logprobs
+from qvllm_engine.logprob_list import LogprobList
 
 PROMPT = [10, 11, 12]
 
@@ -160,14 +161,13 @@ def test_an_entry_compares_and_shows_its_fields() -> None:
 )
 def test_logprobs_of_any_logits(logits: list[list[float]], k: int, data: st.DataObject) -> None:
     tokens = [data.draw(st.integers(0, 4)) for _ in logits]
-    counts = [data.draw(st.one_of(st.none(), st.integers(0, k))) for _ in logits]
-    rows = list(Logprobs.of(torch.tensor(logits), torch.tensor(tokens), k).rows(tokens, counts, str))
-    for row, token, count, values in zip(rows, tokens, counts, logits, strict=True):
-        if count is None:
-            assert row is None
-            continue
+    counts = [data.draw(st.integers(0, k)) for _ in logits]
+    computed = Logprobs.of(torch.tensor(logits), torch.tensor(tokens), k).on_host()
+    for index, (token, count, values) in enumerate(zip(tokens, counts, logits, strict=True)):
+        entries: LogprobList[dict[int, TokenLogprob]] = LogprobList(str)
+        entries.extend(computed.rows([token], index, count))
+        [row] = entries
         want = logprobs_of(values)
-        assert row is not None
         assert token in row
         assert count <= len(row) <= count + 1
         for token_id, entry in row.items():
@@ -176,3 +176,31 @@ def test_logprobs_of_any_logits(logits: list[list[float]], k: int, data: st.Data
             assert entry.decoded_token == str(token_id)
         edge = sorted(values, reverse=True)[count - 1] if count else float("inf")
         assert sum(values[i] >= edge for i in row) >= count
+
+
+def test_a_list_of_entries_reads_like_any_list() -> None:
+    texts: list[int] = []
+
+    def text_of(token_id: int) -> str:
+        texts.append(token_id)
+        return f"t{token_id}"
+
+    entries: LogprobList[dict[int, TokenLogprob] | None] = LogprobList(text_of)
+    assert list(entries) == [] == entries
+    entries.append_none()
+    computed = Logprobs.of(torch.tensor([[0.0, 1.0, 2.0], [5.0, 0.0, 0.0]]), torch.tensor([0, 0]), 2).on_host()
+    entries.extend(computed.rows([0, 0], 0, 2))
+    assert len(entries) == 3
+    assert not texts  # nothing was made before somebody looked
+    first, second = entries[1], entries[-1]
+    assert first is not None
+    assert second is not None
+    assert [*first] == [2, 1, 0]
+    assert (first[2].decoded_token, first[2].rank, first[0].rank, second[0].rank) == ("t2", 1, 3, 1)
+    assert entries[:2] == [None, first]
+    assert entries == [None, first, second]
+    assert [None, first, second] == entries
+    assert entries != [None, first]
+    assert repr(entries) == repr([None, first, second])
+    with pytest.raises(IndexError):
+        entries[3]

@@ -151,3 +151,17 @@ def test_times_of_requests_that_ran_and_that_did_not(make_llm: Callable[..., LLM
     assert first is not None
     assert 0 <= queue <= first <= outputs[ran].total_time
     assert outputs[waited].total_time >= 0
+
+
+@pytest.mark.parametrize("length", [1, 16, 17, 33])
+def test_tokens_of_a_step_are_the_prompts_or_the_outputs(make_llm: Callable[..., LLM], length: int) -> None:
+    llm = make_llm(max_num_batched_tokens=16, enable_prefix_caching=False)
+    llm.add_request(LONG[:length], greedy(5))
+    computed = []
+    while llm.has_unfinished():
+        llm.step()
+        computed.append(llm.engine.last_step_tokens)
+    # The last chunk of a prompt may be one token, which is no output; the last output token is computed by no step.
+    prompt, output = (sum(column) for column in zip(*computed, strict=True))
+    assert (prompt, output) == (length, 4)
+    assert all(0 in counts for counts in computed)

@@ -11,11 +11,13 @@ from qvllm_engine import LLM, RequestOutput, SamplingParams
 PROMPT = [10, 11, 12]
 FIELDS = [
     "request_id",
+    "prompt",
     "prompt_token_ids",
     "token_ids",
     "text",
     "finish_reason",
     "stop_reason",
+    "error",
     "num_cached_tokens",
     "logprobs",
     "prompt_logprobs",

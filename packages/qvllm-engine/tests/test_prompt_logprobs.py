@@ -184,18 +184,20 @@ def test_a_token_is_decoded_once(
     make_llm: Callable[..., LLM], toy_with_tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     llm = make_llm(toy_with_tokenizer)
-    tokenizer, decoded = llm.get_tokenizer(), []
+    tokenizer, decoded = llm.engine.tokenizer, []
+    assert tokenizer is not None
     decode = tokenizer.decode
 
-    def counting(token_ids: list[int], **more: object) -> str:
+    def counting(token_ids: list[int], *more: bool, **named: bool) -> str:
         decoded.append(tuple(token_ids))
-        return decode(token_ids, **more)
+        return decode(token_ids, *more, **named)
 
     monkeypatch.setattr(tokenizer, "decode", counting)
+    texts = {}
     for _ in range(2):
         [output] = llm.generate(LONG, params(20, logprobs=20), use_tqdm=False)
-    texts = {i: entry.decoded_token for row in output.prompt_logprobs[1:] for i, entry in row.items()}
-    assert texts == {i: decode([i]) for i in texts}
+        texts = {i: entry.decoded_token for row in output.prompt_logprobs[1:] for i, entry in row.items()}
+    assert texts == {i: decode([i], False) for i in texts}
     alone = [ids for ids in decoded if len(ids) == 1]
     assert len(alone) == len(set(alone)) >= len(texts) > 20
 

@@ -148,8 +148,8 @@ def test_a_setting_passed_without_sampling_params_is_refused_with_the_remedy(ref
 
 
 def test_unknown_settings_of_the_engine_are_refused(toy_checkpoint: Path) -> None:
-    with pytest.raises(TypeError, match="foo"):
-        LLM(toy_checkpoint, foo=1)  # type: ignore[call-arg]
+    with pytest.raises(ArgumentError, match="LLM has no foo"):
+        LLM(toy_checkpoint, foo=1)
 
 
 def test_a_bad_prompt_among_good_ones_runs_nothing(refuses: Callable[..., str], llm: LLM) -> None:

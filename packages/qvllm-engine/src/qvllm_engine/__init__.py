@@ -23,7 +23,7 @@ from qvllm_engine.errors import (
 if TYPE_CHECKING:
     from qvllm_engine.llm import LLM
     from qvllm_engine.metrics import EngineMetrics
-    from qvllm_engine.outputs import RequestMetrics, RequestOutput, TokenLogprob
+    from qvllm_engine.outputs import CompletionOutput, RequestMetrics, RequestOutput, TokenLogprob
     from qvllm_engine.sampling_params import SamplingParams
 
 __version__ = version("qvllm-engine")
@@ -32,6 +32,7 @@ __all__ = [
     "LLM",
     "SamplingParams",
     "RequestOutput",
+    "CompletionOutput",
     "RequestMetrics",
     "TokenLogprob",
     "EngineMetrics",
@@ -50,6 +51,7 @@ _HOMES = {
     "LLM": "llm",
     "SamplingParams": "sampling_params",
     "RequestOutput": "outputs",
+    "CompletionOutput": "outputs",
     "RequestMetrics": "outputs",
     "TokenLogprob": "outputs",
     "EngineMetrics": "metrics",

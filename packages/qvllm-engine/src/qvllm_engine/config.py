@@ -36,6 +36,7 @@ class EngineConfig:
     num_kv_blocks: int | None
     enable_prefix_caching: bool | None
     load_format: str
+    check_weights: bool
     seed: int
 
     def __post_init__(self) -> None:
@@ -57,6 +58,7 @@ class EngineConfig:
                 require_int(name, getattr(self, name), minimum, maximum)
         require_int("seed", self.seed, minimum=0, maximum=2**63 - 1)
         require_bool("enforce_eager", self.enforce_eager)
+        require_bool("check_weights", self.check_weights)
         if self.enable_prefix_caching is not None:
             require_bool("enable_prefix_caching", self.enable_prefix_caching)
         if self.block_size % 16 or self.block_size > 256:

@@ -15,6 +15,7 @@ from qvllm_engine.arguments import naming
 from qvllm_engine.config import EngineConfig
 from qvllm_engine.engine.llm_engine import LLMEngine
 from qvllm_engine.errors import ArgumentError, EngineError
+from qvllm_engine.foreign_arguments import refuse_unknown
 from qvllm_engine.metrics import EngineMetrics
 from qvllm_engine.outputs import RequestOutput
 from qvllm_engine.progress import Progress
@@ -25,8 +26,11 @@ from qvllm_engine.prompts import (
     as_conversation_list,
     as_params_list,
     as_prompt_list,
+    text_of,
 )
 from qvllm_engine.sampling_params import SamplingParams
+
+Checked = tuple[list[int], SamplingParams, str | None]  # a prompt's ids, its parameters, its text where it has one
 
 
 class LLM:
@@ -51,7 +55,9 @@ class LLM:
         num_kv_blocks: blocks of the cache.
         enable_prefix_caching: share the blocks of equal prompt starts; None means True where the model allows it.
         load_format: "auto" loads the checkpoint, "dummy" makes random weights from config.json alone.
+        check_weights: refuse weights that hold NaN or infinity, for one look at each tensor on the device.
         seed: of dummy weights and of requests without a seed of their own.
+        unknown: arguments that are not there; those of vLLM's and nano-vLLM's are refused with what to do instead.
 
     Raises:
         QvllmError: the engine can't be built; the text says why and what to do.
@@ -75,8 +81,12 @@ class LLM:
         num_kv_blocks: int | None = None,
         enable_prefix_caching: bool | None = None,
         load_format: str = "auto",
+        check_weights: bool = True,
         seed: int = 0,
+        **unknown: Any,
     ) -> None:
+        if unknown:
+            refuse_unknown(unknown, [field.name for field in fields(EngineConfig)])
         self._engine: LLMEngine | None = None
         self._lock = threading.Lock()
         self._outputs: dict[int, RequestOutput] = {}  # not taken yet
@@ -99,6 +109,7 @@ class LLM:
                 num_kv_blocks=num_kv_blocks,
                 enable_prefix_caching=enable_prefix_caching,
                 load_format=load_format,
+                check_weights=check_weights,
                 seed=seed,
             )
         )
@@ -122,7 +133,7 @@ class LLM:
 
     def generate(
         self,
-        prompts: Prompt | list[str] | list[list[int]] | list[Prompt],
+        prompts: Prompt | list[str] | list[list[int]] | list[dict[str, Any]] | list[Prompt],
         sampling_params: SamplingParams | list[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
@@ -131,7 +142,8 @@ class LLM:
         """Complete prompts.
 
         Args:
-            prompts: a text, a list of token ids, or a list of either.
+            prompts: a text, a list of token ids, a dict with either as vLLM has them (``{"prompt": text}``,
+                ``{"prompt_token_ids": ids}``), or a list of any of these.
             sampling_params: one for all prompts, or one per prompt; by default ``default_sampling_params``.
             use_tqdm: show a progress bar with the tokens per second of prompts and of outputs.
             inputs: further inputs of models that take more than text; what the model does not know is refused.
@@ -215,7 +227,7 @@ class LLM:
                 "chat_template_kwargs and continue_final_message need messages: a prompt passes no chat template"
             )
         params = self.default_sampling_params if sampling_params is None else sampling_params
-        return self._stream(self.engine.check(prompt, params), params)
+        return self._stream(self.engine.check(prompt, params), params, text_of(prompt))
 
     def metrics(self) -> EngineMetrics:
         """What the engine has done so far: requests, tokens, cache hits, preemptions, step times."""
@@ -285,14 +297,14 @@ class LLM:
             self._lock.release()
             self._drop_released()
 
-    def _check_all(self, what: str, prompts: list[Prompt], params: Any) -> list[tuple[list[int], SamplingParams]]:
-        """Every prompt as ids with its parameters, all found right before any runs."""
+    def _check_all(self, what: str, prompts: list[Prompt], params: Any) -> list[Checked]:
+        """Every prompt as ids with its parameters and its text, all found right before any runs."""
         checked = []
         for index, (prompt, each) in enumerate(
             zip(prompts, as_params_list(params, len(prompts), self.default_sampling_params), strict=True)
         ):
             with naming(f"{what} {index}"):
-                checked.append((self.engine.check(prompt, each), each))
+                checked.append((self.engine.check(prompt, each), each, text_of(prompt)))
         return checked
 
     def _render(self, conversation: Conversation, template_kwargs: dict[str, Any] | None, continue_final: bool) -> str:
@@ -307,13 +319,13 @@ class LLM:
         self._outputs.update({output.request_id: output for output in outputs})
         return outputs
 
-    def _run(self, requests: list[tuple[list[int], SamplingParams]], use_tqdm: bool) -> list[RequestOutput]:
+    def _run(self, requests: list[Checked], use_tqdm: bool) -> list[RequestOutput]:
         """Queue checked requests and step until they have ended."""
         ids: list[int] = []
         with self._alone():
             try:
-                for token_ids, params in requests:
-                    ids.append(self.engine.submit(token_ids, params))
+                for request in requests:
+                    ids.append(self.engine.submit(*request))
                     self._claimed.add(ids[-1])
                 with Progress(self.engine, len(ids), enabled=use_tqdm) as progress:
                     while not all(request_id in self._outputs for request_id in ids):
@@ -322,9 +334,9 @@ class LLM:
             finally:
                 self._release(ids)
 
-    def _stream(self, token_ids: list[int], params: SamplingParams) -> Iterator[str]:
+    def _stream(self, token_ids: list[int], params: SamplingParams, prompt: str | None) -> Iterator[str]:
         with self._alone():
-            request_id = self.engine.submit(token_ids, params, streams=True)
+            request_id = self.engine.submit(token_ids, params, prompt, streams=True)
             self._claimed.add(request_id)
         shown = 0
         try:
@@ -338,6 +350,8 @@ class LLM:
             output = self._outputs[request_id]
             if piece := output.text[shown:]:
                 yield piece
+            if output.error is not None:
+                raise EngineError(f"the text is cut short: {output.error}")
             if output.finish_reason == "abort":
                 raise EngineError(
                     "the text is cut short: the request was aborted, by abort or by a step that failed in another call"

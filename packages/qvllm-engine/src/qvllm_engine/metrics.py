@@ -12,6 +12,7 @@ class EngineMetrics:
         requests_running: running now.
         requests_finished: ended by a stop or by length.
         requests_aborted: ended by an abort or a failed step.
+        requests_failed: ended by an error of their own, logits with NaN.
         prompt_tokens: of the requests that have ended and had begun to run.
         cached_prompt_tokens: those of ``prompt_tokens`` that were found in the prefix cache.
         output_tokens: of the requests that have ended.
@@ -24,6 +25,7 @@ class EngineMetrics:
     requests_running: int = 0
     requests_finished: int = 0
     requests_aborted: int = 0
+    requests_failed: int = 0
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
     output_tokens: int = 0

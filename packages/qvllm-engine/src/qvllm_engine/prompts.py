@@ -8,9 +8,11 @@ from qvllm_engine.arguments import describe
 from qvllm_engine.errors import ArgumentError
 from qvllm_engine.sampling_params import SamplingParams
 
-Prompt = str | list[int]
+PlainPrompt = str | list[int]
+Prompt = PlainPrompt | dict[str, Any]
 Conversation = list[dict[str, Any]]
 
+PROMPT_KEYS = ("prompt", "prompt_token_ids")
 TEXT_PART = "{'type': 'text', 'text': ...}"
 
 
@@ -20,13 +22,43 @@ def as_prompt_list(prompts: Any) -> list[Prompt]:
     Raises:
         ArgumentError: it is neither; the text says what was found.
     """
-    if isinstance(prompts, str):
+    if isinstance(prompts, str | dict):
         return [prompts]
     if not isinstance(prompts, list):
         raise ArgumentError(f"prompts must be a str, a list of token ids, or a list of either, got {describe(prompts)}")
     if prompts and all(isinstance(item, Integral) for item in prompts):
         return [cast("list[int]", prompts)]
     return prompts
+
+
+def as_plain_prompt(prompt: Prompt) -> PlainPrompt:
+    """A prompt as a text or ids, also from vLLM's ``{"prompt": text}`` and ``{"prompt_token_ids": ids}``.
+
+    Of a dict that holds both, the ids are used, and the text is what the output shows as its prompt.
+
+    Raises:
+        ArgumentError: a dict holds neither, or something else; the text names it.
+    """
+    if not isinstance(prompt, dict):
+        return prompt
+    if unknown := sorted(map(str, prompt.keys() - PROMPT_KEYS)):
+        known = " and ".join(map(repr, PROMPT_KEYS))
+        raise ArgumentError(
+            f"a prompt's dict may hold {known}, got {', '.join(map(repr, unknown))}; this model takes text alone"
+        )
+    if prompt.get("prompt_token_ids") is None:
+        if not isinstance(prompt.get("prompt"), str):
+            raise ArgumentError(
+                f"a prompt's dict must hold a text as 'prompt' or ids as 'prompt_token_ids', got {short(prompt)}"
+            )
+        return str(prompt["prompt"])
+    return cast("list[int]", prompt["prompt_token_ids"])
+
+
+def text_of(prompt: Prompt) -> str | None:
+    """The text of a prompt, where it came as one."""
+    text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+    return text if isinstance(text, str) else None
 
 
 def as_conversation_list(messages: Any) -> list[Conversation]:
@@ -56,7 +88,7 @@ def as_message(name: str, message: Any) -> dict[str, Any]:
         return message
     if isinstance(content, list) and content:
         # vLLM joins them so for templates whose contents are texts.
-        return {**message, "content": "\n".join(text_of(name, part) for part in content)}
+        return {**message, "content": "\n".join(part_text(name, part) for part in content)}
     if content is not None:
         raise ArgumentError(f"{name}: content must be a text, or a list of {TEXT_PART}, got {short(content)}")
     if message["role"] != "assistant" or not isinstance(calls, list) or not calls:
@@ -64,7 +96,7 @@ def as_message(name: str, message: Any) -> dict[str, Any]:
     return message
 
 
-def text_of(name: str, part: Any) -> str:
+def part_text(name: str, part: Any) -> str:
     """The text of a part of a message's content."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "text" and isinstance(part.get("text"), str):

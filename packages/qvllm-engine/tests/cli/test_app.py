@@ -39,7 +39,7 @@ def test_an_unknown_subcommand_is_a_usage_error(qvllm: Callable[..., Any]) -> No
 
 def test_engine_flags_are_the_options_of_llm_with_its_defaults() -> None:
     options = inspect.signature(LLM.__init__).parameters
-    defaults = {name: option.default for name, option in options.items() if name not in ("self", "model", "seed")}
+    defaults = {name: option.default for name, option in options.items() if name not in ("self", "model", "seed", "unknown")}
     assert EngineFlags().options() == defaults
 
 
@@ -66,8 +66,9 @@ def test_engine_flags_reach_the_engine(qvllm: Callable[..., Any], monkeypatch: p
 
     monkeypatch.setattr(engines, "LLM", refuse)
     flags = [part for name, value in wanted.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    qvllm("generate", "some/model", "t5", *flags, "--no-prefix-caching", "--enforce-eager")
-    assert seen == {**wanted, "model": "some/model", "enable_prefix_caching": False, "enforce_eager": True}
+    qvllm("generate", "some/model", "t5", *flags, "--no-prefix-caching", "--no-check-weights", "--enforce-eager")
+    off = {"enable_prefix_caching": False, "check_weights": False, "enforce_eager": True}
+    assert seen == {**wanted, "model": "some/model", **off}
 
 
 @pytest.mark.parametrize(("text", "size"), [("100", 100), ("4GiB", 2**32), ("1.5 kb", 1536), ("2M", 2**21), ("1t", 2**40)])

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from qvllm_toy import write_checkpoint
+from safetensors.torch import load_file, save_file
 
 from qvllm_engine import LLM, SamplingParams
 from qvllm_engine.cli.flags import SamplingFlags
@@ -282,3 +284,19 @@ def test_ctrl_c_exits_with_130(ask: Callable[..., Any]) -> None:
     done = ask("generate", "t3")  # the token that raises KeyboardInterrupt in the step that reads it
     assert (done.code, done.out) == (130, "")
     assert "Traceback" not in done.err
+
+
+def test_a_request_that_fails_is_named_after_the_outputs_of_all(
+    qvllm: Callable[..., Any], engine_flags: list[str], tmp_path: Path
+) -> None:
+    path = write_checkpoint(tmp_path, tokenizer=True) / "model.safetensors"
+    tensors = load_file(path)
+    save_file({**tensors, "toy.head": tensors["toy.head"] * float("nan")}, path)
+    refused = qvllm("generate", str(tmp_path), "t5", *engine_flags)
+    assert refused.code == 1
+    assert "toy.head holds NaN" in refused.err
+    done = qvllm("generate", str(tmp_path), *PROMPTS, *engine_flags, "--no-check-weights", "--json")
+    assert done.code == 1
+    assert [record["finish_reason"] for record in done.records] == ["error", "error"]
+    assert all("weights hold NaN" in record["error"] for record in done.records)
+    assert "Error: prompt 0: the logits after 3 tokens hold NaN" in done.err

@@ -215,7 +215,7 @@ class RequiredOps(Protocol):
             steps: ``[rows]`` int32, the index of this token in its request's output.
 
         Returns:
-            ``[rows]`` int32.
+            ``[rows]`` int32; -1 for a row that holds NaN, whatever its settings.
         """
         ...
 

@@ -89,12 +89,16 @@ class EngineFlags:
     no_prefix_caching: Annotated[
         bool, engine("Do not share the cache of equal prompt starts.", "--no-prefix-caching", show_default=False)
     ] = False
+    no_check_weights: Annotated[
+        bool, engine("Load weights that hold NaN or infinity too.", "--no-check-weights", show_default=False)
+    ] = False
     enforce_eager: Annotated[bool, engine("Never use CUDA graphs.", "--enforce-eager", show_default=False)] = False
 
     def options(self) -> dict[str, Any]:
         """Keyword arguments for ``LLM``."""
-        options = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "no_prefix_caching"}
-        return {**options, "enable_prefix_caching": False if self.no_prefix_caching else None}
+        options = {field.name: getattr(self, field.name) for field in fields(self) if not field.name.startswith("no_")}
+        off = {"enable_prefix_caching": False if self.no_prefix_caching else None, "check_weights": not self.no_check_weights}
+        return {**options, **off}
 
 
 def with_flags(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ from qvllm_engine.cli.records import record
 from qvllm_engine.cli.requests import Request, read_requests
 from qvllm_engine.cli.terminal import write, write_json
 from qvllm_engine.cli.utf8 import text_argument
+from qvllm_engine.errors import EngineError
 from qvllm_engine.prompts import as_conversation
 from qvllm_engine.sampling_params import SamplingParams
 
@@ -80,6 +81,9 @@ def generate(
             write_json({"index": index, "messages" if chat else "prompt": given_input, **record(output)})
         else:
             write(output.text + "\n")
+    for request, output in zip(requests, outputs, strict=True):
+        if output.error is not None:
+            raise EngineError(f"{request.where}: {output.error}")
 
 
 def check(request: Request, chat: bool, default: SamplingParams) -> None:

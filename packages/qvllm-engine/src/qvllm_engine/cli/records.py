@@ -11,6 +11,7 @@ def record(output: RequestOutput) -> dict[str, Any]:
         "text": output.text,
         "token_ids": output.token_ids,
         "finish_reason": output.finish_reason,
+        **({} if output.error is None else {"error": output.error}),
         "stop_reason": output.stop_reason,
         "num_prompt_tokens": len(output.prompt_token_ids),
         "num_cached_tokens": output.num_cached_tokens,

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ def jsonable(value: Any) -> Any:
         return jsonable(asdict(value))
     if isinstance(value, dict):
         return {str(key): jsonable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, Sequence) and not isinstance(value, str):
         return [jsonable(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

@@ -75,6 +75,12 @@ class BlockPool:
             self._hash_of[block] = content
             self._block_of[content] = block
 
+    def forget(self, block: int) -> None:
+        """Take a used block's content out of the index, so that ``find`` does not return it again."""
+        content = self._hash_of.pop(block, None)
+        if content is not None:
+            del self._block_of[content]
+
     def release(self, block: int) -> None:
         """Drop one reference. The last one makes the block cached if its content is indexed, else free.
 

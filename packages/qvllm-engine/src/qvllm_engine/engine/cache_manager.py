@@ -57,6 +57,11 @@ class CacheManager:
             self.pool.register(seq.block_table[index], seq.block_hashes[index])
         seq.num_committed_blocks = max(seq.num_committed_blocks, full)
 
+    def forget(self, seq: Sequence) -> None:
+        """Let nobody find a sequence's blocks any more: what they hold may be wrong. Who holds them keeps them."""
+        for block in seq.block_table:
+            self.pool.forget(block)
+
     def release(self, seq: Sequence) -> None:
         """Take back all blocks of a sequence. Calling it again does nothing.
 

@@ -17,13 +17,14 @@ from qvllm_engine.engine.model_files import default_sampling_params, generation_
 from qvllm_engine.engine.model_runner import SampledTokens
 from qvllm_engine.engine.output_text import OutputText
 from qvllm_engine.engine.request_checks import RequestChecker
-from qvllm_engine.engine.results import make_output, record_logprobs
-from qvllm_engine.engine.scheduler import Row, Scheduler
-from qvllm_engine.engine.sequence import Sequence
+from qvllm_engine.engine.results import make_output, nan_cause, record_logprobs
+from qvllm_engine.engine.scheduler import BROKEN, Row, Scheduler
+from qvllm_engine.engine.sequence import Sequence, no_text
 from qvllm_engine.errors import ArgumentError, CacheMemoryError, EngineError
 from qvllm_engine.loading.resolve import resolve_model
 from qvllm_engine.metrics import EngineMetrics
 from qvllm_engine.outputs import RequestOutput
+from qvllm_engine.prompts import Prompt, text_of
 from qvllm_engine.sampling_params import SamplingParams
 from qvllm_engine.tokenizer import Tokenizer
 
@@ -38,8 +39,8 @@ class InFlight:
 
     @property
     def num_tokens(self) -> tuple[int, int]:
-        """Prompt tokens and output tokens that it computes."""
-        decode = sum(row.is_decode for row in self.rows)
+        """Prompt tokens and output tokens that it computes; output that a preempted request computes again counts as prompt."""
+        decode = sum(row.is_decode and row.start >= row.seq.num_prompt_tokens for row in self.rows)
         return sum(row.count for row in self.rows) - decode, decode
 
 
@@ -76,8 +77,8 @@ class LLMEngine:
             self.folder, self.tokenizer, self.model_config.vocab_size, self.max_model_len, self.stop_ids
         )
         self._requests: dict[int, Sequence] = {}
-        self._text_of = self.tokenizer.token_text if self.tokenizer is not None else lambda token_id: ""
         self._metrics = EngineMetrics()
+        self._nan_cause = nan_cause(config)
         self._last_read = 0.0
         self._next_id = 0
         self._seeds = np.random.default_rng(config.seed)
@@ -85,20 +86,27 @@ class LLMEngine:
         self._aborted: list[Sequence] = []  # their outputs are due
         self.last_step_tokens = (0, 0)  # prompt and output tokens of the step that was read last
 
-    def check(self, prompt: str | list[int], params: SamplingParams) -> list[int]:
+    def check(self, prompt: Prompt, params: SamplingParams) -> list[int]:
         """The ids of a prompt that can be run with ``params``; else an ArgumentError."""
         return self.checker.check(prompt, params)
 
-    def add_request(self, prompt: str | list[int], params: SamplingParams) -> int:
+    def add_request(self, prompt: Prompt, params: SamplingParams) -> int:
         """Check and queue a request; returns its id.
 
         Raises:
             ArgumentError: it can't be run.
         """
-        return self.submit(self.check(prompt, params), params)
+        return self.submit(self.check(prompt, params), params, text_of(prompt))
 
-    def submit(self, token_ids: list[int], params: SamplingParams, streams: bool = False) -> int:
-        """Queue a request that ``check`` has passed; returns its id. ``streams``: its text is read while it grows."""
+    def submit(self, token_ids: list[int], params: SamplingParams, prompt: str | None = None, *, streams: bool = False) -> int:
+        """Queue a request that ``check`` has passed; returns its id.
+
+        Args:
+            token_ids: of the prompt.
+            params: settings.
+            prompt: its text, for the output, where it has one.
+            streams: its text is read while it grows.
+        """
         room = self.max_model_len - len(token_ids)
         # Drawn for every request, so that one request's seed does not depend on whether others bring their own.
         drawn = int(self._seeds.integers(2**63 - 1))
@@ -115,6 +123,8 @@ class LLMEngine:
             max_len=len(token_ids) + (room if params.max_tokens is None else min(params.max_tokens, room)),
             arrival_time=time.monotonic(),
             text=text,
+            prompt=prompt,
+            token_text=no_text if self.tokenizer is None else self.tokenizer.token_text,
         )
         self._next_id += 1
         self._requests[seq.request_id] = seq
@@ -189,7 +199,7 @@ class LLMEngine:
         finished = self._land(before) if before else []
         if not rows and before is None and self.scheduler.has_unfinished():
             raise EngineError("the scheduler found nothing to do although requests are unfinished; please report this")
-        outputs = [make_output(seq, self.tokenizer) for seq in finished + self._aborted]
+        outputs = [make_output(seq, self.tokenizer, self._nan_cause) for seq in finished + self._aborted]
         for output in outputs:
             self._count(self._requests.pop(output.request_id))
         self._aborted = []
@@ -197,14 +207,16 @@ class LLMEngine:
 
     def _land(self, step: InFlight) -> list[Sequence]:
         tokens = step.tokens.read()
-        expected, vocab = sum(row.samples for row in step.rows), self.model_config.vocab_size
-        if len(tokens) != expected or not 0 <= min(tokens, default=0) <= max(tokens, default=0) < vocab:
-            raise EngineError(f"the backend's sample must give {expected} ids below {vocab}, got {tokens[:8]} ...")
+        sampling, vocab = [row.seq for row in step.rows if row.samples], self.model_config.vocab_size
+        if len(tokens) != len(sampling) or not BROKEN <= min(tokens, default=0) <= max(tokens, default=0) < vocab:
+            raise EngineError(
+                f"the backend's sample must give {len(sampling)} ids below {vocab}, or {BROKEN} for NaN, got {tokens[:8]} ..."
+            )
         now = time.monotonic()
-        for row in step.rows:
-            if row.samples and row.seq.first_token_time is None and row.seq.finish_reason is None:
-                row.seq.first_token_time = now
-        record_logprobs(step.rows, step.tokens, tokens, self._text_of)
+        for seq, token in zip(sampling, tokens, strict=True):
+            if token != BROKEN and seq.first_token_time is None and seq.finish_reason is None:
+                seq.first_token_time = now
+        record_logprobs(step.rows, step.tokens, tokens)
         finished = self.scheduler.land(step.rows, tokens)
         self._metrics.steps += 1
         self._metrics.step_seconds += now - max(step.launched, self._last_read)
@@ -222,6 +234,8 @@ class LLMEngine:
         metrics = self._metrics
         if seq.finish_reason == "abort":
             metrics.requests_aborted += 1
+        elif seq.finish_reason == "error":
+            metrics.requests_failed += 1
         else:
             metrics.requests_finished += 1
         if seq.num_cached_tokens is not None:

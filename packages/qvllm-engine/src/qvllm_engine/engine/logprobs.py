@@ -1,12 +1,15 @@
-"""Log probabilities of tokens: computed on the device, packed small, unpacked per request."""
+"""Log probabilities of tokens: computed on the device, packed small, parted by request."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from qvllm_engine.outputs import TokenLogprob
+from qvllm_engine.logprob_list import LogprobRows
 
 # Rows of logits that are turned into probabilities at a time, so that a long prompt needs no more memory than a step.
 ROWS_AT_A_TIME = 256
@@ -32,7 +35,7 @@ class Logprobs:
     def of(cls, logits: Tensor, tokens: Tensor, k: int) -> "Logprobs":
         """logits ``[rows, vocab]`` float32, as the model gave them; tokens ``[rows]``."""
         logprobs = torch.log_softmax(logits, dim=-1)
-        chosen = logprobs.gather(1, tokens.long()[:, None])
+        chosen = logprobs.gather(1, tokens.long().clamp_min(0)[:, None])  # -1 where the logits hold NaN
         rank = (logprobs > chosen).sum(dim=1) + 1
         values, ids = logprobs.topk(min(k, logits.shape[1]), dim=-1)
         return cls(chosen[:, 0], rank, values, ids)
@@ -50,26 +53,23 @@ class Logprobs:
         """The same with every tensor moved."""
         return Logprobs(move(self.chosen), move(self.rank), move(self.values), move(self.ids))
 
-    def rows(
-        self, tokens: list[int], counts: list[int | None], text_of: Callable[[int], str]
-    ) -> Iterator[dict[int, TokenLogprob] | None]:
-        """Per row the token itself and the ``counts[row]`` most likely ones; None where the count is None.
+    def on_host(self) -> "HostLogprobs":
+        """The same as arrays, once all has been copied to the host."""
+        return HostLogprobs(self.chosen.numpy(), self.rank.numpy(), self.values.numpy(), self.ids.numpy())
 
-        Args:
-            tokens: of the rows.
-            counts: how many each wants.
-            text_of: the text of a token alone.
-        """
-        columns = (self.chosen.tolist(), self.rank.tolist(), self.values.tolist(), self.ids.tolist())
-        for token, count, chosen, rank, values, ids in zip(tokens, counts, *columns, strict=True):
-            if count is None:
-                yield None
-                continue
-            row, before, first = {}, None, 1
-            for place, (i, value) in enumerate(zip(ids[:count], values, strict=False), start=1):
-                if value != before:  # equal values share the rank of the first of them
-                    before, first = value, place
-                row[i] = TokenLogprob(value, first, text_of(i))
-            if token not in row:
-                row[token] = TokenLogprob(chosen, rank, text_of(token))
-            yield row
+
+class HostLogprobs(NamedTuple):
+    """``Logprobs`` as arrays."""
+
+    chosen: NDArray[np.float32]
+    rank: NDArray[np.int64]
+    values: NDArray[np.float32]
+    ids: NDArray[np.int64]
+
+    def rows(self, tokens: list[int], start: int, k: int) -> LogprobRows:
+        """Those of ``tokens``, from row ``start`` on, with the ``k`` most likely ones beside each."""
+        own = slice(start, start + len(tokens))
+        # Copies: a view would keep the whole step's arrays for one request.
+        return LogprobRows(
+            tokens, self.chosen[own].copy(), self.rank[own].copy(), self.values[own, :k].copy(), self.ids[own, :k].copy()
+        )

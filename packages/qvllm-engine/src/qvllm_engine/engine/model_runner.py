@@ -88,7 +88,7 @@ class ModelRunner:
         if config.load_format == "dummy":
             fill_with_dummy_weights(self.model, config.seed)
         else:
-            load_weights(self.model, Checkpoint.open(folder), spec.weight_map(model_config))
+            load_weights(self.model, Checkpoint.open(folder), spec.weight_map(model_config), config.check_weights)
         prepare_weights(self.model, self.backend.module)
         # Rank 0 samples for all. Made before the caches are sized, so that it is counted.
         slots = config.max_num_seqs if group.rank == 0 else 0
@@ -157,7 +157,8 @@ class ModelRunner:
         """Start a step; the host does not wait for it on a GPU. Steps run in the order in which they are launched."""
         with on_device(self.device):
             sampled = self._finish(self._forward(step), step)
-            self._last_tokens[: len(sampled.tokens)] = sampled.tokens
+            # The next step reads them before the host does. -1, of logits with NaN, is no id.
+            torch.clamp(sampled.tokens, min=0, out=self._last_tokens[: len(sampled.tokens)])
             return self._to_host(sampled)
 
     def synchronize(self) -> None:

@@ -49,5 +49,8 @@ class PenaltyState:
         return logits - frequency[:, None] * counts - presence[:, None] * (counts > 0)
 
     def count(self, slots: Tensor, tokens: Tensor) -> None:
-        """Add a sampled token to each slot; slots ``[rows]`` int64, tokens ``[rows]`` int32."""
+        """Add a sampled token to each slot; slots ``[rows]`` int64, tokens ``[rows]`` int32.
+
+        -1, of a row whose logits held NaN, counts as the last id: that request ends here, and its slot is reset for the next.
+        """
         self.output_counts.index_put_((slots, tokens.long()), torch.ones_like(tokens), accumulate=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from qvllm_engine.arguments import describe
 from qvllm_engine.errors import ArgumentError
+from qvllm_engine.prompts import Prompt, as_plain_prompt
 from qvllm_engine.sampling_params import SamplingParams
 from qvllm_engine.tokenizer import Tokenizer
 
@@ -29,7 +30,7 @@ class RequestChecker:
     max_model_len: int
     stop_ids: frozenset[int]
 
-    def check(self, prompt: str | list[int], params: SamplingParams) -> list[int]:
+    def check(self, prompt: Prompt, params: SamplingParams) -> list[int]:
         """The ids of a prompt that can be run with ``params``.
 
         Raises:
@@ -37,7 +38,7 @@ class RequestChecker:
         """
         if not isinstance(params, SamplingParams):
             raise ArgumentError(f"sampling_params must be a SamplingParams, got {type(params).__name__}")
-        token_ids = self._encode(prompt)
+        token_ids = self._encode(as_plain_prompt(prompt))
         if not token_ids:
             raise ArgumentError("the prompt is empty: give at least one token")
         self._check_ids("prompt token ids", token_ids)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from qvllm_engine.engine.cache_manager import CacheManager
 from qvllm_engine.engine.sequence import End, Sequence, Status
 
+BROKEN = -1  # what ``sample`` gives for logits that hold NaN
+
 
 @dataclass(frozen=True)
 class Row:
@@ -83,6 +85,7 @@ class Scheduler:
     def land(self, rows: Rows[Row], token_ids: Iterable[int]) -> list[Sequence]:
         """Take in a finished step: ``token_ids`` of its sampling rows, in order. Returns the sequences that end with it.
 
+        ``BROKEN`` stands for logits with NaN. Its sequence ends with "error", and nobody finds its blocks, which may hold NaN.
         A sequence that ended while the step was in flight drops its row: the extra token of a stop found late.
         """
         sampled = iter(token_ids)
@@ -94,10 +97,13 @@ class Scheduler:
             seq.tokens_in_flight -= row.samples
             if seq.status is Status.FINISHED:
                 continue
-            self.cache.commit(seq, row.end)
+            if token_id == BROKEN:
+                self.cache.forget(seq)
+            else:
+                self.cache.commit(seq, row.end)
             if token_id is None:
                 continue
-            end = seq.append(token_id)
+            end = End("error") if token_id == BROKEN else seq.append(token_id)
             if end is not None:
                 self._finish(seq, end)
                 finished.append(seq)

@@ -1,12 +1,19 @@
 """One request: its tokens, its limits, and the counters of its progress."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
 from qvllm_engine.engine.output_text import OutputText
+from qvllm_engine.logprob_list import LogprobList
 from qvllm_engine.outputs import FinishReason, TokenLogprob
 from qvllm_engine.sampling_params import SamplingParams
+
+
+def no_text(token_id: int) -> str:
+    """The text of a token where there is no tokenizer."""
+    return ""
 
 
 class Status(Enum):
@@ -39,6 +46,8 @@ class Sequence:
         max_len: total tokens at which it ends with reason "length".
         arrival_time: seconds, monotonic.
         text: its output's text as it grows, where stop strings or a stream need it. Grown by ``append``.
+        prompt: the prompt's text, where it came as one.
+        token_text: the text of a token alone.
         status: written by the scheduler.
         slot: its place in per-request device state while it runs, from 1. Written by the scheduler.
         num_computed: tokens whose keys and values the steps planned so far compute. Written by the scheduler.
@@ -66,6 +75,8 @@ class Sequence:
     max_len: int
     arrival_time: float = 0.0
     text: OutputText | None = None
+    prompt: str | None = None
+    token_text: Callable[[int], str] = no_text
     num_prompt_tokens: int = field(init=False)
     status: Status = Status.WAITING
     slot: int = 0
@@ -82,11 +93,12 @@ class Sequence:
     finished_time: float | None = None
     first_scheduled_time: float | None = None
     first_token_time: float | None = None
-    logprobs: list[dict[int, TokenLogprob]] = field(default_factory=list)
-    prompt_logprobs: list[dict[int, TokenLogprob] | None] = field(default_factory=list)
+    logprobs: LogprobList[dict[int, TokenLogprob]] = field(init=False)
+    prompt_logprobs: LogprobList[dict[int, TokenLogprob] | None] = field(init=False)
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.token_ids)
+        self.logprobs, self.prompt_logprobs = LogprobList(self.token_text), LogprobList(self.token_text)
 
     @property
     def num_tokens(self) -> int:

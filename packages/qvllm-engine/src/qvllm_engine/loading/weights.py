@@ -16,13 +16,15 @@ FLOAT_DTYPES = ("BF16", "F16", "F32")
 LISTED = 20  # faults named in one error
 
 
-def load_weights(model: nn.Module, checkpoint: Checkpoint, weight_map: WeightMap) -> None:
+def load_weights(model: nn.Module, checkpoint: Checkpoint, weight_map: WeightMap, check_finite: bool = True) -> None:
     """Copy the checkpoint's tensors into the model, one at a time, each rank reading only its slices.
 
-    Nothing is read before names, shapes and dtypes are all found right.
+    Nothing is read before names, shapes and dtypes are all found right. ``check_finite`` looks for NaN and infinity in what
+    was loaded: one reduction per tensor on the model's device, and one look at the results at the end.
 
     Raises:
-        CheckpointError: tensors are missing, unexpected, or of a wrong shape or dtype; the text lists them.
+        CheckpointError: tensors are missing, unexpected, of a wrong shape or dtype, or hold what is no number; the text lists
+            them.
     """
     weights = dict(iterate_weights(model))
     plan: dict[tuple[str, str], str] = {}
@@ -53,10 +55,29 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint, weight_map: WeightMap
         more = f"\n  - and {len(faults) - LISTED} more" if len(faults) > LISTED else ""
         listing = "".join(f"\n  - {fault}" for fault in faults[:LISTED])
         raise CheckpointError(f"the checkpoint in {checkpoint.folder} does not fit its config.json:{listing}{more}")
+    extremes: dict[str, Tensor] = {}
     for (name, part), tensor_name in plan.items():
         weight = weights[name]
         shard = weight.shards[part]
-        weight.data[shard.rows].copy_(checkpoint.read(tensor_name, shard.source))
+        loaded = weight.data[shard.rows].copy_(checkpoint.read(tensor_name, shard.source))
+        if check_finite and loaded.numel():
+            extremes[tensor_name] = torch.stack(torch.aminmax(loaded)).float()  # NaN is both
+    _require_finite(checkpoint, extremes)
+
+
+def _require_finite(checkpoint: Checkpoint, extremes: dict[str, Tensor]) -> None:
+    """Refuse tensors whose least or largest element, ``[2]`` each, is not finite."""
+    if not extremes:
+        return
+    finite = torch.stack(list(extremes.values())).isfinite().all(dim=1).tolist()
+    broken = [name for name, is_finite in zip(extremes, finite, strict=True) if not is_finite]
+    if broken:
+        more = f", and {len(broken) - 1} more tensors do" if len(broken) > 1 else ""
+        what = "NaN" if extremes[broken[0]].isnan().any() else "infinity"
+        raise CheckpointError(
+            f"the checkpoint in {checkpoint.folder} is broken: {broken[0]} holds {what}"
+            f"{more}; download or convert it again, or pass check_weights=False to load it all the same"
+        )
 
 
 def fill_with_dummy_weights(model: nn.Module, seed: int) -> None:

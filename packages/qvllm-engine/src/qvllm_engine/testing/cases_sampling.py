@@ -89,6 +89,18 @@ def _excluded(inputs: Inputs, settings: Settings) -> Trial:
     return sampling_trial(inputs, logits, settings, list(range(24)), [7] * 24)
 
 
+def _broken(inputs: Inputs, settings: Settings) -> Trial:
+    """Rows with NaN at the ends, in the middle, of either sign, beside infinities, alone; and rows without between them."""
+    logits = inputs.normal(9, 700, dtype=torch.float32)
+    nan = torch.tensor([0x7FC00000, -0x00400000, 0x7F800001], dtype=torch.int32).view(torch.float32).to(inputs.device)
+    for row, (index, value) in {0: (0, 0), 2: (699, 1), 3: (350, 2), 5: (1, 0), 7: (512, 1)}.items():
+        logits[row, index] = nan[value]
+    logits[3, :100] = -math.inf
+    logits[5, 0] = math.inf
+    logits[8] = nan[0]
+    return sampling_trial(inputs, logits, settings, list(range(9)), [3] * 9)
+
+
 def _noise_alone(inputs: Inputs) -> Trial:
     seeds = [0, 1, -1, 1 << 32, 0x0123_4567_89AB_CDEF, -(2**63), 2**63 - 1, 0xFFFF_FFFF]
     steps = [0, 1, 2**31 - 1, 0, 5, 6, 7, 0]
@@ -114,6 +126,15 @@ def sample(on_gpu: bool) -> Labelled:
     yield "greedy rows by temperature 0", partial(_ties, settings=Settings(0.0))
     yield "greedy rows by temperature 0, filters present", partial(_ties, settings=Settings(0.0, 3, 0.5, 0.5))
     yield "greedy among sampled rows", partial(_random, rows=8, vocab=131, settings=Settings([0.0, 1.0, 0.5, 0.0] * 2))
+    for label, settings in (
+        ("greedy", Settings(None)),
+        ("temperature", Settings([0.0, 1.0, 0.5] * 3)),
+        ("top_k", Settings(1.0, [1, 0, 700] * 3)),
+        ("top_p", Settings(1.0, None, 0.3)),
+        ("min_p", Settings(1.0, None, None, 0.9)),
+        ("all filters", Settings([0.7, 0.0, 1.3] * 3, 5, 0.8, 0.1)),
+    ):
+        yield f"NaN gives -1, {label}", partial(_broken, settings=settings)
     yield "one row", partial(_random, rows=1, vocab=64, settings=Settings(0.7))
     yield "no row", partial(_random, rows=0, vocab=64, settings=Settings(1.0))
     yield "noise alone: seeds and steps of every size", _noise_alone

@@ -54,7 +54,9 @@ class Draw:
 
 
 def draw(logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float, seed: int, step: int) -> Draw:
-    """One row, with the neutral values (0, 0, 1, 0) where a filter is not used."""
+    """One row, with the neutral values (0, 0, 1, 0) where a filter is not used; -1 where a logit is NaN."""
+    if any(map(math.isnan, logits)):
+        return Draw(-1, {-1: 0.0}, math.inf)
     if temperature == 0.0:
         best = logits.index(max(logits))
         return Draw(best, {best: logits[best]}, math.inf)

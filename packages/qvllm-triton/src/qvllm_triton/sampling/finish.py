@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from qvllm_triton.sampling.filter import filtered_id
-from qvllm_triton.sampling.keys import NAN_KEY, NOTHING, id_of
+from qvllm_triton.sampling.keys import NAN_ID, NAN_KEY, NOTHING, id_of
 from qvllm_triton.sampling.settings import PER_ROW, filters_of, noise_key
 
 # One program per row, which searches the maxima of the groups, and reads FINISH_TILE ids at a time. FINISH_REGISTERS lets two
@@ -43,10 +43,11 @@ def finish_kernel(
     part = tl.arange(0, PARTS)
     best = tl.max(tl.load(best_ptr + row * parts + part, mask=part < parts, other=NOTHING))
     token = id_of(best)
+    broken = (best >> 32) == NAN_KEY
     if maxima_ptr is not None:
         temperature = tl.load(temperature_ptr + row)
         limit, top_p, min_p, filtered = filters_of(row, temperature, top_k_ptr, top_p_ptr, min_p_ptr, present, vocab)
-        if filtered & ((best >> 32) != NAN_KEY):
+        if filtered & ~broken:
             step, key_low, key_high = noise_key(row, seeds_ptr, steps_ptr)
             token = filtered_id(
                 logits_ptr + row * row_stride,
@@ -67,4 +68,4 @@ def finish_kernel(
                 GROUPS,
                 TILE,
             )
-    tl.store(out_ptr + row, token)
+    tl.store(out_ptr + row, tl.where(broken, NAN_ID, token))

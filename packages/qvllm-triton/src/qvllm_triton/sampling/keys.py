@@ -7,6 +7,7 @@ import triton.language as tl
 NOTHING = tl.constexpr(-0x7FFFFFFFFFFFFFFF)  # below every packed draw, and NaN where one unpacks its score
 NO_ID = tl.constexpr(0x7FFFFFFF)
 NAN_KEY = tl.constexpr(0x7FFFFFFF)
+NAN_ID = tl.constexpr(-1)  # the answer for a row that holds NaN
 LOWEST_KEY = tl.constexpr(-0x7F800001)  # of -inf
 
 

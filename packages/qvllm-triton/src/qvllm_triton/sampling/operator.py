@@ -28,7 +28,7 @@ def sample(
     as easy as 1, 2, 3", 2011) with key = seed (low, high word), counter = (id // 4, step, 0, 0), output word id % 4. So a row
     draws the same alone or in any batch. Nothing is sorted, and nothing waits for the host.
 
-    A NaN beats every number, as in torch.argmax, and the lowest id wins where all scores are equal, -inf included.
+    The lowest id wins where all scores are equal, -inf included.
 
     Args:
         logits: ``[rows, vocab]`` float32, rows contiguous, vocab at most 1048576; -inf excludes an id.
@@ -43,7 +43,7 @@ def sample(
         steps: ``[rows]`` int32.
 
     Returns:
-        ``[rows]`` int32.
+        ``[rows]`` int32; -1 for a row that holds NaN, whatever its settings.
 
     Raises:
         ValueError: an argument is none of the above.

@@ -94,10 +94,11 @@ def sample(
         steps: ``[rows]`` int32, the index of this token in its request's output.
 
     Returns:
-        ``[rows]`` int32.
+        ``[rows]`` int32; -1 for a row that holds NaN, whatever its settings.
     """
+    broken = logits.isnan().any(dim=-1)
     if temperature is None:
-        return logits.argmax(dim=-1).int()
+        return logits.argmax(dim=-1).masked_fill(broken, -1).int()
     greedy = (temperature == 0)[:, None]
     scaled = logits / torch.where(greedy, 1.0, temperature[:, None])
     scores = scaled + gumbel_noise(seeds, steps, logits.shape[1])
@@ -106,4 +107,4 @@ def sample(
     if min_p is not None:
         floor = scaled.amax(dim=-1, keepdim=True) + torch.log(min_p)[:, None]
         scores = scores.masked_fill(scaled < floor, float("-inf"))
-    return torch.where(greedy, logits, scores).argmax(dim=-1).int()
+    return torch.where(greedy, logits, scores).argmax(dim=-1).masked_fill(broken, -1).int()
