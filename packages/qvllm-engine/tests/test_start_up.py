@@ -1,5 +1,6 @@
 """What is imported when: torch takes seconds, and transformers as many again, so neither comes before it is needed."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,3 +61,12 @@ def test_every_public_name_is_there() -> None:
 def test_generating_text_needs_no_transformers(toy_with_tokenizer: Path) -> None:
     arguments = ["generate", str(toy_with_tokenizer), "t5 t6", "--max-tokens", "2", "--device", "cpu"]
     assert imported_by(COMMAND_LINE, *arguments) == {*HEAVY} - {"transformers"}
+
+
+@pytest.mark.parametrize(("given", "wanted"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_wait_without_a_loop_unless_the_caller_says_else(given: str | None, wanted: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment |= {} if given is None else {"OMP_WAIT_POLICY": given}
+    code = "import os, qvllm_engine; print(os.environ['OMP_WAIT_POLICY'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.strip() == wanted

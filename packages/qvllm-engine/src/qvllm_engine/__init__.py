@@ -5,6 +5,7 @@
 >>> llm.generate("Hello", SamplingParams(temperature=0, max_tokens=8))[0]["text"]  # doctest: +SKIP
 """
 
+import os
 from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from qvllm_engine.sampling_params import SamplingParams
 
 __version__ = version("qvllm-engine")
+
+# Torch's threads on a CPU wait in a loop by default. Where another program needs a core, each of the many short operators of a
+# small model then takes milliseconds. This counts for torch if it is imported from here on.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __all__ = [
     "LLM",

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from qvllm_engine.cli import plugins
 from qvllm_engine.cli.bench import bench
 from qvllm_engine.cli.chat import chat
+from qvllm_engine.cli.command import Command
 from qvllm_engine.cli.env import env
 from qvllm_engine.cli.flags import with_flags
 from qvllm_engine.cli.generate import generate
@@ -46,6 +47,7 @@ app = typer.Typer(
     cls=Program,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     help="Run language models: generate text, chat, measure.",
     epilog="MODEL is a checkpoint folder, demo:NAME, config:NAME (with --load-format dummy), or a hub id.",
 )
@@ -67,4 +69,4 @@ def options(
 
 
 for function in (generate, chat, bench, env):
-    app.command(function.__name__)(with_flags(function))
+    app.command(function.__name__, cls=Command)(with_flags(function))

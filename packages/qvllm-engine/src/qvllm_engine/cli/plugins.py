@@ -8,6 +8,7 @@ from typing import Any
 import typer
 from typer.main import get_command
 
+from qvllm_engine.cli.command import Command
 from qvllm_engine.cli.flags import with_flags
 
 GROUP = "qvllm.commands"
@@ -40,18 +41,17 @@ def build_command(point: EntryPoint) -> tuple[str | None, Any]:
 
 def single(function: Callable[..., Any], **settings: Any) -> Any:
     """A function as a subcommand."""
-    app = typer.Typer(add_completion=False)
-    app.command(**settings)(with_flags(function))
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(cls=Command, **settings)(with_flags(function))
     return get_command(app)
 
 
 def broken(name: str, problem: str) -> Any:
     """A subcommand that, whatever its arguments, says what is wrong with it."""
-    from rich.markup import escape
 
     def command(context: typer.Context) -> None:
         print(f"Error: {problem}", file=sys.stderr)
         raise typer.Exit(1)
 
     anything = {"allow_extra_args": True, "ignore_unknown_options": True}
-    return single(command, name=name, help=f"Broken: {escape(problem)}", context_settings=anything)
+    return single(command, name=name, help=f"Broken: {problem}", context_settings=anything)

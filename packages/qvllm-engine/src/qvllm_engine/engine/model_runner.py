@@ -220,7 +220,8 @@ class ModelRunner:
     def _new_caches(self, num_blocks: int) -> list[KVCache]:
         def new(kv_heads: int, head_dim: int) -> Tensor:
             shape = (num_blocks, kv_heads, self.config.block_size, head_dim)
-            return torch.zeros(shape, dtype=self.config.torch_dtype, device=self.device)
+            # Not filled: operators read nothing that was not stored, and on a CPU pages come when they are used.
+            return torch.empty(shape, dtype=self.config.torch_dtype, device=self.device)
 
         specs = self.model.cache_specs()
         return [KVCache(new(s.kv_heads, s.head_dim), new(s.kv_heads, s.head_dim), self._workspace) for s in specs]
