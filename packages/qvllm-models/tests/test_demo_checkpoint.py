@@ -177,6 +177,6 @@ def greedy_gives_the_solution(model: Any, tokenizer: Any, problem: Problem, thin
 def test_held_out_problems_are_solved(tokenizer: Any, dtype: torch.dtype) -> None:
     model = AutoModelForCausalLM.from_pretrained(QWEN3, dtype=dtype).eval()
     right = dict.fromkeys(KINDS, 0)
-    for n, problem in enumerate(make_problems("mixed", 200, 11)):
-        right[problem.kind] += greedy_gives_the_solution(model, tokenizer, problem, thinking=n % 8 < 4)
+    for n, problem in enumerate(make_problems("mixed", 250, 11)):
+        right[problem.kind] += greedy_gives_the_solution(model, tokenizer, problem, thinking=n % 10 < 5)
     assert min(right.values()) >= 48, right

@@ -4,6 +4,7 @@ import hashlib
 import re
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -27,16 +28,28 @@ def test_equal_arguments_give_equal_problems_and_other_seeds_give_others() -> No
     assert not set(texts(make_problems("mixed", 50, 7))) & set(texts(make_problems("mixed", 50, 8)))
 
 
-def test_the_problems_are_those_that_the_checkpoint_was_trained_on() -> None:
-    joined = "\0".join(f"{p.prompt_text}\0{p.solution}" for p in make_problems("mixed", 200, 0))
-    assert hashlib.sha256(joined.encode()).hexdigest() == "9079affc2e485449097d3578d9553b036fdbf0d267fbf227147cd8103c1d2d18"
+@pytest.mark.parametrize(
+    ("kinds", "digest"),
+    [
+        (KINDS[:4], "9079affc2e485449097d3578d9553b036fdbf0d267fbf227147cd8103c1d2d18"),  # those the tokenizer was made from
+        (KINDS, "c0bf5e72b6fd0be699da3c32968e66fbba1ed5829d2cbb389c1805ab265e79f1"),
+    ],
+)
+def test_the_problems_are_those_that_the_checkpoint_was_trained_on(kinds: tuple[str, ...], digest: str) -> None:
+    problems = make_problems("mixed", 200, 0, kinds=kinds)
+    joined = "\0".join(f"{p.prompt_text}\0{p.solution}" for p in problems)
+    assert hashlib.sha256(joined.encode()).hexdigest() == digest
 
 
 @pytest.mark.parametrize("held_out", [True, False])
 def test_mixed_has_the_kinds_in_equal_shares_and_no_text_twice(held_out: bool) -> None:
-    problems = make_problems("mixed", 400, 3, held_out)
-    assert len(set(texts(problems))) == 400
-    assert [sum(p.kind == kind for p in problems) for kind in KINDS] == [100] * 4
+    problems = make_problems("mixed", 2500, 3, held_out)
+    assert len(set(texts(problems))) == 2500
+    assert Counter(p.kind for p in problems) == dict.fromkeys(KINDS, 500)
+
+
+def test_mixed_takes_the_named_kinds_alone() -> None:
+    assert [p.kind for p in make_problems("mixed", 4, 3, kinds=("sum", "sort"))] == ["sum", "sort", "sum", "sort"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -108,6 +121,38 @@ def test_looked_up_cells_are_in_the_row_and_column_of_the_question() -> None:
         assert problem.answer == (key if "Which item" in problem.prompt_text else value)
 
 
+SUM_WORDINGS = {
+    r"What is (?P<left>\d+) (?P<sign>[+-]) (?P<right>\d+)\?",
+    r"(?P<left>\d+) (?P<sign>[+-]) (?P<right>\d+) =",
+    r"What is (?P<left>\d+) (?P<sign>plus|minus) (?P<right>\d+)\?",
+    r"How much is (?P<left>\d+) (?P<sign>[+-]) (?P<right>\d+)\?",
+    r"(?P<sign>Add) (?P<left>\d+) and (?P<right>\d+)\.",
+    r"(?P<sign>Subtract) (?P<right>\d+) from (?P<left>\d+)\.",
+}
+
+
+def test_the_answer_of_a_sum_is_what_its_text_asks_in_every_wording() -> None:
+    seen: Counter[tuple[str, bool]] = Counter()
+    numbers: set[int] = set()
+    answers: set[int] = set()
+    for problem in make_problems("sum", 2000, 1):
+        (wording,) = (each for each in SUM_WORDINGS if re.fullmatch(each, problem.prompt_text))
+        found = re.fullmatch(wording, problem.prompt_text)
+        left, right, sign = int(found["left"]), int(found["right"]), found["sign"]
+        plus = sign in ("+", "plus", "Add")
+        assert int(problem.answer) == (left + right if plus else left - right), problem
+        assert problem.solution == f"{left} {'+' if plus else '-'} {right} = {problem.answer}\n#### {problem.answer}"
+        seen[wording, plus] += 1
+        numbers |= {left, right}
+        answers.add(int(problem.answer))
+    # Each operation has the four wordings that serve both and one of its own, about evenly.
+    assert len(seen) == 10
+    assert min(seen.values()) > 130
+    assert numbers == set(range(100))
+    assert min(answers) < -80
+    assert max(answers) > 180
+
+
 @UNHURRIED
 @given(ANY_PROBLEM)
 def test_the_checker_takes_the_solution_and_the_bare_answer_line(problem: Problem) -> None:
@@ -136,11 +181,19 @@ def test_the_checker_refuses_near_misses(problem: Problem) -> None:
 
 
 def test_an_unknown_kind_and_a_negative_count_are_refused() -> None:
-    with pytest.raises(ValueError, match="unknown kind of problem 'algebra': use one of arithmetic, sort, copy, lookup, mixed"):
+    with pytest.raises(ValueError, match="'algebra': use one of arithmetic, sort, copy, lookup, sum, mixed"):
         make_problems("algebra", 1, 0)
+    with pytest.raises(ValueError, match="unknown kind of problem 'algebra'"):
+        make_problems("mixed", 1, 0, kinds=("sort", "algebra"))
     with pytest.raises(ValueError, match="count is -1"):
         make_problems("sort", -1, 0)
     assert make_problems("sort", 0, 0) == []
+
+
+def test_more_problems_than_there_are_texts_are_refused() -> None:
+    # Ten wordings of 100 x 100 pairs, a sixteenth of them held out.
+    with pytest.raises(ValueError, match=r"count is 7000: no more than 6\d{3} distinct problems of kind 'sum' were found"):
+        make_problems("sum", 7000, 0)
 
 
 @UNHURRIED

@@ -1,6 +1,5 @@
 """The demo's training code: the loss mask, packing, and that the shipped tokenizer is the one it builds."""
 
-import contextlib
 import copy
 import importlib
 import json
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
@@ -91,8 +91,7 @@ def test_the_packed_forward_equals_each_document_alone(training: Any, dataset: M
     model = script.build_model(0).eval()
     plain = Qwen3ForCausalLM._from_config(copy.deepcopy(model.config), attn_implementation="sdpa", dtype=torch.float32).eval()
     plain.load_state_dict(model.state_dict())
-    with pytest.MonkeyPatch.context() as patch, torch.inference_mode():
-        patch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    with torch.inference_mode():
         logits, _ = script.logits_at(model, dataset.pack(group, 1024, pad=736), "cpu")
         alone = [plain(torch.tensor([ids])).logits[0, np.flatnonzero(mask) - 1] for ids, mask in group]
     torch.testing.assert_close(logits, torch.cat(alone), rtol=1e-4, atol=1e-5)
@@ -110,3 +109,31 @@ def test_the_shipped_configs_are_the_scripts(training: Any) -> None:
     script = training("train_qwen3")
     assert json.loads((QWEN3 / "config.json").read_text()) == script.CONFIG
     assert json.loads((QWEN3 / "generation_config.json").read_text()) == script.GENERATION_CONFIG
+
+
+def test_the_rate_rises_stays_and_falls_to_zero(training: Any) -> None:
+    rate_at = training("train_qwen3").rate_at
+    rates = [rate_at(step / 100, step, 1.0, 20) for step in range(101)]
+    assert rates[:20] == pytest.approx([(step + 1) / 20 for step in range(20)])
+    assert rates[20:51] == [1.0] * 31
+    assert rates[50:] == sorted(rates[50:], reverse=True)
+    assert rates[75] == pytest.approx(0.5)
+    assert rates[100] == pytest.approx(0.0)
+
+
+def test_going_on_from_a_folder_keeps_its_files_and_starts_at_its_weights(training: Any, tmp_path: Path) -> None:
+    script = training("train_qwen3")
+    script.copy_texts(QWEN3, tmp_path)
+    script.save_weights(script.load_model(QWEN3), tmp_path)
+    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    kept = {path.name: path.read_bytes() for path in QWEN3.iterdir() if path.suffix not in (".md", ".txt")}
+    kept["merges.txt"] = (QWEN3 / "merges.txt").read_bytes()
+    tensors, shipped = load(made.pop("model.safetensors")), load(kept.pop("model.safetensors"))
+    assert made == kept
+    assert tensors.keys() == shipped.keys()
+    assert all(torch.equal(tensors[name], shipped[name]) for name in tensors)
+
+
+def test_going_on_in_the_same_folder_is_refused(training: Any) -> None:
+    with pytest.raises(ValueError, match="write to another folder"):
+        training("train_qwen3").copy_texts(QWEN3, QWEN3)

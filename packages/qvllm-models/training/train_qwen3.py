@@ -1,12 +1,14 @@
-"""Train the demo checkpoint on one GPU: tokenizer, model, evaluation, and the folder in Qwen3's layout.
+"""Train the demo checkpoint: tokenizer, model, evaluation, and the folder in Qwen3's layout.
 
-python train_qwen3.py --out FOLDER --steps 10000 --workers 14
+python train_qwen3.py --out FOLDER --steps 10000 --workers 14               # from random weights, on one GPU
+python train_qwen3.py --from FOLDER --out OTHER --no-compile --workers 1    # go on from a folder, on a CPU too
 """
 
 import argparse
 import json
 import math
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +26,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from qvllm_models.demos.problems import KINDS, make_problems
 
+# The vocabulary is learnt from these: sums came later, and their digits are single tokens anyway.
+TOKENIZER_KINDS = ("arithmetic", "sort", "copy", "lookup")
 LONGEST = 2048  # tokens of a conversation, and max_position_embeddings
 BASE_VOCAB = 736
 # In the style of the published config.json: torch_dtype, top-level rope_theta, rope_scaling null.
@@ -66,10 +70,13 @@ GENERATION_CONFIG: dict[str, Any] = {
     "transformers_version": "4.51.0",
 }
 
+# What a folder holds beside its weights.
+TEXTS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt")
+
 
 def build_tokenizer(seed: int) -> Tokenizer:
     texts = ["user\n", "assistant\n", "system\nYou are a helpful assistant."] * 1000
-    for problem in make_problems("mixed", 8000, seed, held_out=False):
+    for problem in make_problems("mixed", 8000, seed, held_out=False, kinds=TOKENIZER_KINDS):
         texts += [problem.prompt_text, problem.solution]
     tokenizer = train_tokenizer(texts, BASE_VOCAB)
     if tokenizer.token_to_id("<|endoftext|>") != BASE_VOCAB:
@@ -89,6 +96,12 @@ def build_model(seed: int) -> Qwen3ForCausalLM:
     return model
 
 
+def load_model(folder: Path) -> Qwen3ForCausalLM:
+    """The folder's weights in float32."""
+    register()
+    return Qwen3ForCausalLM.from_pretrained(folder, attn_implementation="packed", dtype=torch.float32)
+
+
 def logits_at(model: Qwen3ForCausalLM, step: Packed, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits [targets, vocab] float32 at the positions that count, and the ids to predict there."""
     ids, cu_seqlens, predicts, targets = (
@@ -96,7 +109,8 @@ def logits_at(model: Qwen3ForCausalLM, step: Packed, device: str) -> tuple[torch
     )
     at = torch.arange(len(step.ids), device=device)
     positions = at - cu_seqlens[torch.searchsorted(cu_seqlens, at, right=True) - 1]
-    with torch.autocast(device, dtype=torch.bfloat16):
+    # A CPU without bf16 instructions takes eight times as long in bf16.
+    with torch.autocast(device, dtype=torch.bfloat16, enabled=device == "cuda"):
         hidden = model.model(
             input_ids=ids.long()[None],
             position_ids=positions[None],
@@ -119,6 +133,7 @@ def held_out_steps(tokenizer: Tokenizer, tokens: int, count: int, seed: int) -> 
     return out
 
 
+@torch.no_grad()
 def exact_rates(model: Qwen3ForCausalLM, tests: list[tuple[str, Packed]], device: str) -> dict[str, float]:
     """Share of problems whose every solution token is the argmax: a lower bound of the greedy accuracy, in one pass."""
     good, total = dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0)
@@ -131,13 +146,14 @@ def exact_rates(model: Qwen3ForCausalLM, tests: list[tuple[str, Packed]], device
     return {kind: round(good[kind] / total[kind], 4) for kind in KINDS}
 
 
-def rate_at(progress: float, step: int, peak: float) -> float:
-    """Linear warm-up over 200 steps, a flat half, then a cosine fall to zero."""
+def rate_at(progress: float, step: int, peak: float, warmup: int) -> float:
+    """Linear warm-up over `warmup` steps, a flat half, then a cosine fall to zero."""
     fall = min(1.0, max(0.0, (progress - 0.5) / 0.5))
-    return peak * min(1.0, (step + 1) / 200) * 0.5 * (1 + math.cos(math.pi * fall))
+    return peak * min(1.0, (step + 1) / warmup) * 0.5 * (1 + math.cos(math.pi * fall))
 
 
 def train(model: Qwen3ForCausalLM, data: Iterator[Packed], tests: list[tuple[str, Packed]], args: argparse.Namespace) -> None:
+    """Run the schedule. Each test saves the weights, so a run that is cut short leaves its last ones."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": matrices, "weight_decay": args.decay}, {"params": vectors, "weight_decay": 0.0}]
@@ -149,7 +165,7 @@ def train(model: Qwen3ForCausalLM, data: Iterator[Packed], tests: list[tuple[str
         if progress >= 1:
             break
         for group in optimizer.param_groups:
-            group["lr"] = rate_at(progress, step, args.rate)
+            group["lr"] = rate_at(progress, step, args.rate, args.warmup)
         logits, targets = logits_at(model, next(data), args.device)
         loss = torch.nn.functional.cross_entropy(logits, targets)
         loss.backward()
@@ -158,31 +174,45 @@ def train(model: Qwen3ForCausalLM, data: Iterator[Packed], tests: list[tuple[str
         optimizer.zero_grad(set_to_none=True)
         if step % args.log == 0:
             value, elapsed = loss.item(), time.perf_counter() - started
-            rate = args.tokens * (step + 1) / elapsed / 1e6
-            print(f"step {step} loss {value:.4f} {elapsed:.1f} s {rate:.2f} M tokens/s", flush=True)
+            rate = args.tokens * (step + 1) / elapsed
+            print(f"step {step} loss {value:.4f} {elapsed:.1f} s {rate:.0f} tokens/s", flush=True)
         if (step + 1) % args.test == 0:
             print(f"step {step + 1} exact {exact_rates(model, tests, args.device)}", flush=True)
+            save_weights(model, args.out)
     print(f"trained {time.perf_counter() - started:.0f} s, the last step was {step}", flush=True)
 
 
-def save(model: Qwen3ForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
-    """Write the folder: bf16 weights under Hugging Face names without the tied head, the configs, the tokenizer."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors = {n: p.detach().to("cpu", torch.bfloat16).contiguous() for n, p in model.named_parameters()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "model.safetensors").chmod(0o644)
+def save_texts(tokenizer: Tokenizer, folder: Path) -> None:
+    """Write the folder's files beside the weights: the configs and the tokenizer."""
     (folder / "config.json").write_text(json.dumps(CONFIG, indent=2) + "\n")
     (folder / "generation_config.json").write_text(json.dumps(GENERATION_CONFIG, indent=4) + "\n")
     save_tokenizer(tokenizer, folder, CONFIG["max_position_embeddings"])
 
 
+def copy_texts(start: Path, folder: Path) -> None:
+    """Copy what `save_texts` writes from another folder."""
+    if folder.resolve() == start.resolve():
+        raise ValueError(f"--out and --from are both {folder}: write to another folder")
+    for name in TEXTS:
+        shutil.copyfile(start / name, folder / name)
+
+
+def save_weights(model: Qwen3ForCausalLM, folder: Path) -> None:
+    """bf16 weights under Hugging Face names without the tied head."""
+    tensors = {n: p.detach().to("cpu", torch.bfloat16).contiguous() for n, p in model.named_parameters()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--from", dest="start", type=Path, help="go on from this folder: its weights, tokenizer and configs")
     parser.add_argument("--steps", type=int, default=10000)
     parser.add_argument("--minutes", type=float, default=60.0, help="end earlier, with the schedule shortened to fit")
     parser.add_argument("--tokens", type=int, default=98304, help="tokens per step")
     parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--warmup", type=int, default=200, help="steps until the rate is at its peak")
     parser.add_argument("--decay", type=float, default=0.1)
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--seed", type=int, default=0)
@@ -195,18 +225,24 @@ def main() -> None:
     args = parser.parse_args()
 
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    tokenizer = build_tokenizer(args.seed)
+    args.out.mkdir(parents=True, exist_ok=True)
+    if args.start:
+        tokenizer = Tokenizer.from_file(str(args.start / "tokenizer.json"))
+        copy_texts(args.start, args.out)
+    else:
+        tokenizer = build_tokenizer(args.seed)
+        save_texts(tokenizer, args.out)
     data = parallel_steps(tokenizer, args.tokens, LONGEST, BASE_VOCAB, args.seed, args.workers)
     tests = held_out_steps(tokenizer, args.tokens, args.test_count, seed=1)
-    model = build_model(args.seed).to(args.device)
+    model = (load_model(args.start) if args.start else build_model(args.seed)).to(args.device)
     print(f"{sum(p.numel() for p in model.parameters())} parameters", flush=True)
     if not args.no_compile:
         for layer in model.model.layers:
             layer.compile()
     train(model, data, tests, args)
-    save(model, tokenizer, args.out)
+    save_weights(model, args.out)
     print(f"{sum(f.stat().st_size for f in args.out.iterdir())} bytes in {args.out}", flush=True)
-    for dtype in (torch.bfloat16, torch.float32):
+    for dtype in (torch.bfloat16, torch.float32) if args.device == "cuda" else (torch.float32,):
         for thinking in (True, False):
             result = evaluate(args.out, args.final_count, dtype, args.device, thinking, seed=0, batch=256)
             result["wrong"] = result["wrong"][:3]

@@ -207,7 +207,9 @@ def setup(request: pytest.FixtureRequest, qwen3_checkpoint: Callable[..., Path],
         tokenizer = AutoTokenizer.from_pretrained(folder)
         problems = make_problems("mixed", 4, seed=2)
         # One problem to be answered. Unfinished ones leave the model less sure, so that settings have something to change.
-        texts = [chat_prompt(p) if i == 1 else p.prompt_text[: 40 + 10 * i] for i, p in enumerate(problems)]
+        texts = [
+            chat_prompt(p) if not cut else p.prompt_text[:cut] for p, cut in zip(problems, (41, None, 60, 70), strict=True)
+        ]
         prompts = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
     else:
         folder = qwen3_checkpoint("tiny")

@@ -1,9 +1,10 @@
 """Problems with one right answer, made by a seeded generator: what the demo checkpoint was trained to solve.
 
-Four kinds: `arithmetic` (word problems of one to three steps), `sort` (numbers or words), `copy` (a code or a sentence
-given early, then distractor text) and `lookup` (one cell of a table). Every solution ends in a line `#### ANSWER`, so
-one checker serves all. A problem is held out if the hash of its text falls in one bucket of `HELD_OUT_BUCKETS`;
-training drops those, so the two sets are disjoint by construction.
+Five kinds: `arithmetic` (word problems of one to three steps), `sort` (numbers or words), `copy` (a code or a sentence
+given early, then distractor text), `lookup` (one cell of a table) and `sum` (a plain sum or difference of two whole
+numbers from 0 to 99). Every solution ends in a line `#### ANSWER`, so one checker serves all. A problem is held out if
+the hash of its text falls in one bucket of `HELD_OUT_BUCKETS`; training drops those, so the two sets are disjoint by
+construction. They are disjoint in texts: of a held-out sum, training has seen the same numbers in other wordings.
 
 Needs the standard library alone.
 """
@@ -12,10 +13,11 @@ import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
-KINDS = ("arithmetic", "sort", "copy", "lookup")
+KINDS = ("arithmetic", "sort", "copy", "lookup", "sum")
 HELD_OUT_BUCKETS = 16
+REPLACEMENTS = 1000
 MARKER = "#### "
 
 
@@ -40,14 +42,15 @@ def is_held_out(prompt_text: str) -> bool:
     return int.from_bytes(digest, "little") % HELD_OUT_BUCKETS == 0
 
 
-def problem_stream(kind: str, seed: int, held_out: bool = True) -> Iterator[Problem]:
-    """Endless problems of one kind, or of all kinds in turn for `mixed`; equal arguments give equal problems.
+def problem_stream(kind: str, seed: int, held_out: bool = True, kinds: tuple[str, ...] = KINDS) -> Iterator[Problem]:
+    """Endless problems of one kind, or of `kinds` in turn for `mixed`; equal arguments give equal problems.
 
-    Raises ValueError if `kind` is unknown.
+    Raises ValueError if a kind is unknown.
     """
-    if kind != "mixed" and kind not in KINDS:
-        raise ValueError(f"unknown kind of problem {kind!r}: use one of {', '.join((*KINDS, 'mixed'))}")
-    kinds = KINDS if kind == "mixed" else (kind,)
+    kinds = kinds if kind == "mixed" else (kind,)
+    for each in kinds:
+        if each not in KINDS:
+            raise ValueError(f"unknown kind of problem {each!r}: use one of {', '.join((*KINDS, 'mixed'))}")
     rng = random.Random(f"{kind}/{seed}/{held_out}")
     while True:
         for each in kinds:
@@ -57,19 +60,23 @@ def problem_stream(kind: str, seed: int, held_out: bool = True) -> Iterator[Prob
             yield problem
 
 
-def make_problems(kind: str, count: int, seed: int, held_out: bool = True) -> list[Problem]:
-    """`count` problems with distinct texts. `mixed` takes the kinds in turn, so each has an equal share.
+def make_problems(kind: str, count: int, seed: int, held_out: bool = True, kinds: tuple[str, ...] = KINDS) -> list[Problem]:
+    """`count` problems with distinct texts. `mixed` takes `kinds` in turn, so each has an equal share.
 
     `held_out=True` gives problems that training never saw, False gives problems of the training stream.
-    Raises ValueError if `kind` is unknown or `count` is negative.
+    Raises ValueError if a kind is unknown, or if `count` is negative or more than there are distinct texts.
     """
     if count < 0:
         raise ValueError(f"count is {count}: give a number of problems of at least 0")
-    distinct = {problem.prompt_text: problem for problem in islice(problem_stream(kind, seed, held_out), count)}
-    more = problem_stream(kind, seed + 1_000_003, held_out)
-    while len(distinct) < count:
-        problem = next(more)
-        distinct.setdefault(problem.prompt_text, problem)
+    spare = {each: problem_stream(each, seed + 1_000_003, held_out) for each in KINDS}
+    distinct: dict[str, Problem] = {}
+    for drawn in islice(problem_stream(kind, seed, held_out, kinds), count):
+        candidates = chain([drawn], islice(spare[drawn.kind], REPLACEMENTS))
+        problem = next((each for each in candidates if each.prompt_text not in distinct), None)
+        if problem is None:
+            some = sum(each.kind == drawn.kind for each in distinct.values())
+            raise ValueError(f"count is {count}: no more than {some} distinct problems of kind {drawn.kind!r} were found")
+        distinct[problem.prompt_text] = problem
     return list(distinct.values())
 
 
@@ -380,4 +387,21 @@ def _lookup(rng: random.Random) -> Problem:
     return Problem(text, answer, "lookup", f"The {name} of the {key} is {value}.")
 
 
-_MAKERS = {"arithmetic": _arithmetic, "sort": _sort, "copy": _copy, "lookup": _lookup}
+# ---------------------------------------------------------------------------------------------------- sum
+def _operand(rng: random.Random) -> int:
+    """0 to 99. One digit comes often: people type small sums first."""
+    return rng.randrange(10 if rng.random() < 0.2 else 100)
+
+
+def _sum(rng: random.Random) -> Problem:
+    left, right = _operand(rng), _operand(rng)
+    if rng.random() < 0.5:
+        sign, word, order, answer = "+", "plus", f"Add {left} and {right}.", left + right
+    else:
+        sign, word, order, answer = "-", "minus", f"Subtract {right} from {left}.", left - right
+    term = f"{left} {sign} {right}"
+    text = rng.choice((f"What is {term}?", f"{term} =", f"What is {left} {word} {right}?", order, f"How much is {term}?"))
+    return Problem(text, str(answer), "sum", f"{term} = {answer}")
+
+
+_MAKERS = {"arithmetic": _arithmetic, "sort": _sort, "copy": _copy, "lookup": _lookup, "sum": _sum}
