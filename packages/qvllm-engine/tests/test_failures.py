@@ -3,16 +3,12 @@
 from collections.abc import Callable
 
 import pytest
-from qvllm_toy import FAIL, INTERRUPT, ORDINARY, expected
+from qvllm_toy import FAIL, INTERRUPT, ORDINARY, expected, params
 
-from qvllm_engine import LLM, EngineError, SamplingParams
+from qvllm_engine import LLM, EngineError
 
 PROMPT = [10, 11, 12]
 LONG = [ORDINARY[i] for i in range(40)]
-
-
-def greedy(max_tokens: int = 8) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
 
 
 def finish(llm: LLM) -> dict[int, list[int]]:
@@ -29,7 +25,7 @@ def check_usable(llm: LLM) -> None:
     assert pool.num_used == 0
     assert pool.num_free + pool.num_cached == pool.num_blocks - 1
     assert llm.step() == []
-    outputs = llm.generate([PROMPT, LONG], greedy(), use_tqdm=False)
+    outputs = llm.generate([PROMPT, LONG], params(), use_tqdm=False)
     assert [output.token_ids for output in outputs] == [expected(PROMPT, 8, ()), expected(LONG, 8, ())]
 
 
@@ -38,7 +34,7 @@ def test_a_failed_step_is_an_engine_error_with_the_cause(make_llm: Callable[...,
     llm = make_llm(max_num_batched_tokens=16)
     prompts = {"first chunk": [[FAIL]], "last chunk": [[*LONG, FAIL]], "with others": [PROMPT, LONG, [10, FAIL], [11]]}[where]
     with pytest.raises(EngineError, match="read the token that fails") as caught:
-        llm.generate(prompts, greedy(), use_tqdm=False)
+        llm.generate(prompts, params(), use_tqdm=False)
     assert isinstance(caught.value.__cause__, RuntimeError)
     check_usable(llm)
 
@@ -46,10 +42,10 @@ def test_a_failed_step_is_an_engine_error_with_the_cause(make_llm: Callable[...,
 @pytest.mark.parametrize("steps", range(6))
 def test_a_failure_while_others_are_in_any_state(make_llm: Callable[..., LLM], steps: int) -> None:
     llm = make_llm(max_num_batched_tokens=16, max_num_seqs=3, num_kv_blocks=8)
-    ids = {llm.add_request(prompt, greedy(30)): prompt for prompt in (LONG, PROMPT)}
+    ids = {llm.add_request(prompt, params(30)): prompt for prompt in (LONG, PROMPT)}
     for _ in range(steps):
         llm.step()
-    failing = llm.add_request([FAIL], greedy())
+    failing = llm.add_request([FAIL], params())
     with pytest.raises(EngineError, match="token that fails"):
         finish(llm)
     # What was running comes with the next step, as far as it got.
@@ -63,7 +59,7 @@ def test_a_failure_while_others_are_in_any_state(make_llm: Callable[..., LLM], s
 def test_failures_in_a_row(llm: LLM) -> None:
     for _ in range(3):
         with pytest.raises(EngineError):
-            llm.generate([LONG, [FAIL]], greedy(), use_tqdm=False)
+            llm.generate([LONG, [FAIL]], params(), use_tqdm=False)
     check_usable(llm)
 
 
@@ -85,7 +81,7 @@ def test_a_step_that_cannot_be_read_is_an_engine_error(llm: LLM, monkeypatch: py
     with monkeypatch.context() as patch:
         patch.setattr(llm.engine.runners, "launch", launch_and_lose)
         with pytest.raises(EngineError, match="device lost"):
-            llm.generate([LONG, PROMPT], greedy(), use_tqdm=False)
+            llm.generate([LONG, PROMPT], params(), use_tqdm=False)
     assert len(lost) == 2  # the second is in flight while the first is read; it must not be read later
     check_usable(llm)
 
@@ -96,7 +92,7 @@ def test_an_interrupt_in_a_step_passes_through_and_leaves_nothing(
 ) -> None:
     llm = make_llm(max_num_batched_tokens=16)
     with pytest.raises(KeyboardInterrupt):
-        llm.generate(prompts, greedy(), use_tqdm=False)
+        llm.generate(prompts, params(), use_tqdm=False)
     check_usable(llm)
 
 
@@ -106,11 +102,11 @@ def test_an_interrupt_between_steps_drops_only_its_own_requests(llm: LLM, monkey
     def interrupt(progress: Progress, finished: int) -> None:
         raise KeyboardInterrupt
 
-    other = llm.add_request([20], greedy(5))
+    other = llm.add_request([20], params(5))
     with monkeypatch.context() as patch:
         patch.setattr(Progress, "update", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            llm.generate([LONG, PROMPT], greedy(), use_tqdm=False)
+            llm.generate([LONG, PROMPT], params(), use_tqdm=False)
     assert finish(llm) == {other: expected([20], 5, ())}
     check_usable(llm)
 
@@ -127,5 +123,5 @@ def test_an_interrupt_while_requests_are_queued_leaves_none_of_them(llm: LLM, mo
     with monkeypatch.context() as patch:
         patch.setattr(llm.engine, "submit", submit_two)
         with pytest.raises(KeyboardInterrupt):
-            llm.generate([PROMPT, LONG, [20]], greedy(), use_tqdm=False)
+            llm.generate([PROMPT, LONG, [20]], params(), use_tqdm=False)
     check_usable(llm)

@@ -4,15 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from qvllm_toy import ORDINARY, expected, write_checkpoint
+from qvllm_toy import ORDINARY, expected, params, write_checkpoint
 
-from qvllm_engine import LLM, ArgumentError, CacheMemoryError, SamplingParams
+from qvllm_engine import LLM, ArgumentError, CacheMemoryError
 
 PROMPT = [10, 11, 12]
-
-
-def greedy(max_tokens: int | None) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
 
 
 def ids(count: int) -> list[int]:
@@ -23,13 +19,13 @@ def ids(count: int) -> list[int]:
 def test_a_prompt_without_room_for_a_token_is_refused_with_the_numbers(make_llm: Callable[..., LLM], length: int) -> None:
     llm = make_llm(max_model_len=20)
     with pytest.raises(ArgumentError, match=rf"{length} tokens.* 20 .*19"):
-        llm.generate([PROMPT, ids(length)], greedy(1), use_tqdm=False)
+        llm.generate([PROMPT, ids(length)], params(1), use_tqdm=False)
     assert not llm.has_unfinished()
 
 
 def test_the_longest_prompt_gives_one_token(make_llm: Callable[..., LLM]) -> None:
     llm = make_llm(max_model_len=20)
-    output = llm.generate(ids(19), greedy(50), use_tqdm=False)[0]
+    output = llm.generate(ids(19), params(50), use_tqdm=False)[0]
     assert output.token_ids == expected(ids(19), 1, ())
     assert output.finish_reason == "length"
 
@@ -37,7 +33,7 @@ def test_the_longest_prompt_gives_one_token(make_llm: Callable[..., LLM]) -> Non
 @pytest.mark.parametrize("max_tokens", [None, 18, 10_000])
 def test_an_output_ends_at_max_model_len(make_llm: Callable[..., LLM], max_tokens: int | None) -> None:
     llm = make_llm(max_model_len=20)
-    output = llm.generate(PROMPT, greedy(max_tokens), use_tqdm=False)[0]
+    output = llm.generate(PROMPT, params(max_tokens), use_tqdm=False)[0]
     assert output.token_ids == expected(PROMPT, 17, ())
     assert output.finish_reason == "length"
 
@@ -45,16 +41,16 @@ def test_an_output_ends_at_max_model_len(make_llm: Callable[..., LLM], max_token
 @pytest.mark.parametrize("blocks", [1, 2, 5])
 def test_one_sequence_may_fill_the_whole_pool(make_llm: Callable[..., LLM], blocks: int) -> None:
     llm = make_llm(num_kv_blocks=blocks)
-    output = llm.generate(PROMPT, greedy(None), use_tqdm=False)[0]
+    output = llm.generate(PROMPT, params(None), use_tqdm=False)[0]
     assert output.token_ids == expected(PROMPT, 16 * blocks - 3, ())
     with pytest.raises(ArgumentError, match=rf"{16 * blocks} tokens.*max_model_len {16 * blocks} "):
-        llm.generate(ids(16 * blocks), greedy(1), use_tqdm=False)
+        llm.generate(ids(16 * blocks), params(1), use_tqdm=False)
 
 
 def test_several_sequences_may_each_need_the_whole_pool(make_llm: Callable[..., LLM]) -> None:
     llm = make_llm(num_kv_blocks=3)
     prompts = [[10], [11], [12] * 30, [13] * 47]
-    outputs = llm.generate(prompts, greedy(None), use_tqdm=False)
+    outputs = llm.generate(prompts, params(None), use_tqdm=False)
     assert [output.token_ids for output in outputs] == [expected(p, 48 - len(p), ()) for p in prompts]
 
 
@@ -70,7 +66,7 @@ def test_max_model_len_beyond_the_model_is_refused(make_llm: Callable[..., LLM],
         make_llm(model, max_model_len=101)
     llm = make_llm(model)
     assert llm.engine.max_model_len == 100
-    assert llm.generate(PROMPT, greedy(None), use_tqdm=False)[0].token_ids == expected(PROMPT, 97, ())
+    assert llm.generate(PROMPT, params(None), use_tqdm=False)[0].token_ids == expected(PROMPT, 97, ())
 
 
 @pytest.mark.parametrize("budget", [1, 7, 16])
@@ -78,7 +74,7 @@ def test_a_prompt_longer_than_a_step_is_computed_in_chunks(make_llm: Callable[..
     llm = make_llm(max_num_batched_tokens=budget)
     sizes = []
     llm.engine.runners.local.model.observer = lambda batch: sizes.append(len(batch.input_ids))
-    output = llm.generate(ids(40), greedy(3), use_tqdm=False)[0]
+    output = llm.generate(ids(40), params(3), use_tqdm=False)[0]
     assert output.token_ids == expected(ids(40), 3, ())
     assert max(sizes) <= budget
     assert sum(sizes) == 42
@@ -90,7 +86,7 @@ def test_any_number_of_sequences_at_a_time(make_llm: Callable[..., LLM], max_num
     rows = []
     llm.engine.runners.local.model.observer = lambda batch: rows.append(len(batch.kv_lens))
     prompts = [[token] for token in ORDINARY[:14]]
-    outputs = llm.generate(prompts, greedy(4), use_tqdm=False)
+    outputs = llm.generate(prompts, params(4), use_tqdm=False)
     assert [output.token_ids for output in outputs] == [expected(prompt, 4, ()) for prompt in prompts]
     assert max(rows) == min(max_num_seqs, 14)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from qvllm_toy import EOS, ORDINARY, VOCAB, expected
+from qvllm_toy import EOS, ORDINARY, VOCAB, expected, params
 from qvllm_toy.oracle import Oracle
 from qvllm_toy.reference import greedy
 
@@ -13,10 +13,6 @@ from qvllm_engine import LLM, ArgumentError, SamplingParams
 
 PROMPT = [10, 11, 12]
 BAN = float("-inf")
-
-
-def params(max_tokens: int = 8, **more: object) -> SamplingParams:
-    return SamplingParams(**{"temperature": 0, "max_tokens": max_tokens, "ignore_eos": True, **more})
 
 
 def tokens_of(llm: LLM, *requests: tuple[list[int], SamplingParams]) -> list[list[int]]:

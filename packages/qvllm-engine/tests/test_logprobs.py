@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from qvllm_toy import EOS, ORDINARY, VOCAB, expected
+from qvllm_toy import EOS, ORDINARY, VOCAB, expected, params
 from qvllm_toy.reference import logprobs_after, logprobs_of, rank_of
 
 from qvllm_engine import LLM, RequestOutput, SamplingParams, TokenLogprob
@@ -16,10 +16,6 @@ from qvllm_engine.engine.logprobs import Logprobs
 from qvllm_engine.logprob_list import LogprobList
 
 PROMPT = [10, 11, 12]
-
-
-def params(max_tokens: int = 12, **more: object) -> SamplingParams:
-    return SamplingParams(**{"temperature": 0, "max_tokens": max_tokens, "ignore_eos": True, **more})
 
 
 def generate(llm: LLM, prompts: list[list[int]], each: SamplingParams | list[SamplingParams]) -> list[RequestOutput]:
@@ -44,19 +40,19 @@ def check(output: RequestOutput, k: int) -> None:
 
 @pytest.mark.parametrize("k", [0, 1, 2, 5, 40, VOCAB])
 def test_values_and_ranks(llm: LLM, k: int) -> None:
-    [output] = generate(llm, [PROMPT], params(logprobs=k))
+    [output] = generate(llm, [PROMPT], params(12, logprobs=k))
     check(output, k)
 
 
 def test_none_unless_asked_for(llm: LLM) -> None:
-    [plain, with_zero] = generate(llm, [PROMPT] * 2, [params(), params(logprobs=0)])
+    [plain, with_zero] = generate(llm, [PROMPT] * 2, [params(12), params(12, logprobs=0)])
     assert plain.logprobs is None
     assert plain.prompt_logprobs is with_zero.prompt_logprobs is None
     assert [list(entries) for entries in with_zero.logprobs or []] == [[token] for token in with_zero.token_ids]
 
 
 def test_more_than_the_vocabulary_gives_all_of_it(llm: LLM) -> None:
-    [output] = generate(llm, [PROMPT], params(logprobs=100))
+    [output] = generate(llm, [PROMPT], params(12, logprobs=100))
     assert output.logprobs is not None
     assert [len(entries) for entries in output.logprobs] == [VOCAB] * 12
     check(output, VOCAB)
@@ -72,13 +68,13 @@ def test_unlikely_tokens_are_reported_beside_the_likely_ones(llm: LLM) -> None:
 
 
 def test_all_probabilities_add_up_to_one(llm: LLM) -> None:
-    [output] = generate(llm, [PROMPT], params(logprobs=VOCAB))
+    [output] = generate(llm, [PROMPT], params(12, logprobs=VOCAB))
     for entries in output.logprobs or []:
         assert sum(math.exp(entry.logprob) for entry in entries.values()) == pytest.approx(1.0, abs=1e-5)
 
 
 def test_equal_values_share_their_rank(llm: LLM) -> None:
-    outputs = generate(llm, [[token] for token in ORDINARY[:20]], params(logprobs=VOCAB))
+    outputs = generate(llm, [[token] for token in ORDINARY[:20]], params(12, logprobs=VOCAB))
     shared = 0
     for output in outputs:
         for entries in output.logprobs or []:
@@ -91,7 +87,7 @@ def test_equal_values_share_their_rank(llm: LLM) -> None:
 
 def test_they_are_the_models_own_before_every_setting(llm: LLM) -> None:
     shaped = params(
-        temperature=1.7, seed=4, top_k=5, logit_bias={50: 3.0}, repetition_penalty=1.3, presence_penalty=1.0, logprobs=4
+        12, temperature=1.7, seed=4, top_k=5, logit_bias={50: 3.0}, repetition_penalty=1.3, presence_penalty=1.0, logprobs=4
     )
     [output] = generate(llm, [PROMPT], shaped)
     check(output, 4)
@@ -122,7 +118,7 @@ def test_a_late_stop_has_no_entry_for_the_dropped_token(llm: LLM) -> None:
 @pytest.mark.parametrize("steps", range(6))
 def test_an_aborted_request_has_an_entry_per_token_it_has(make_llm: Callable[..., LLM], steps: int) -> None:
     llm = make_llm(max_num_batched_tokens=2)
-    request_id = llm.add_request(PROMPT, params(logprobs=2))
+    request_id = llm.add_request(PROMPT, params(12, logprobs=2))
     for _ in range(steps):
         llm.step()
     llm.abort(request_id)
@@ -139,12 +135,12 @@ def test_a_stop_string_ends_them_too(make_llm: Callable[..., LLM], toy_with_toke
 
 
 def test_decoded_tokens_are_each_tokens_own_text(make_llm: Callable[..., LLM], toy_with_tokenizer: Path, llm: LLM) -> None:
-    [output] = generate(make_llm(toy_with_tokenizer), [PROMPT], params(logprobs=VOCAB, prompt_logprobs=VOCAB))
+    [output] = generate(make_llm(toy_with_tokenizer), [PROMPT], params(12, logprobs=VOCAB, prompt_logprobs=VOCAB))
     for entries in [*(output.logprobs or []), *(output.prompt_logprobs or [])[1:]]:
         assert entries is not None
         for token_id, entry in entries.items():
             assert entry.decoded_token == {0: "<unknown>", EOS: "<end>"}.get(token_id, f"t{token_id}")
-    [without] = generate(llm, [PROMPT], params(logprobs=1))
+    [without] = generate(llm, [PROMPT], params(12, logprobs=1))
     assert {entry.decoded_token for entries in without.logprobs or [] for entry in entries.values()} == {""}
 
 

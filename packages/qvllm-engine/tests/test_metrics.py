@@ -4,17 +4,13 @@ import time
 from collections.abc import Callable
 
 import pytest
-from qvllm_toy import FAIL, ORDINARY
+from qvllm_toy import FAIL, ORDINARY, params
 
-from qvllm_engine import LLM, EngineError, SamplingParams
+from qvllm_engine import LLM, EngineError
 from qvllm_engine.metrics import EngineMetrics
 from qvllm_engine.outputs import RequestMetrics
 
 LONG = [ORDINARY[i] for i in range(40)]
-
-
-def greedy(max_tokens: int = 5) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
 
 
 def test_a_new_engine_has_done_nothing(llm: LLM) -> None:
@@ -23,11 +19,11 @@ def test_a_new_engine_has_done_nothing(llm: LLM) -> None:
 
 
 def test_tokens_and_cache_hits(llm: LLM) -> None:
-    llm.generate(LONG, greedy(), use_tqdm=False)
+    llm.generate(LONG, params(5), use_tqdm=False)
     first = llm.metrics()
     assert (first.requests_finished, first.prompt_tokens, first.cached_prompt_tokens, first.output_tokens) == (1, 40, 0, 5)
     assert first.steps == 5
-    llm.generate([LONG, [10]], [greedy(), greedy(3)], use_tqdm=False)
+    llm.generate([LONG, [10]], [params(5), params(3)], use_tqdm=False)
     second = llm.metrics()
     assert (second.requests_finished, second.prompt_tokens, second.output_tokens) == (3, 81, 13)
     assert second.cached_prompt_tokens == 32
@@ -38,7 +34,7 @@ def test_tokens_and_cache_hits(llm: LLM) -> None:
 def test_waiting_and_running_are_of_now(make_llm: Callable[..., LLM]) -> None:
     llm = make_llm(max_num_seqs=2)
     for token in (10, 11, 12):
-        llm.add_request([token], greedy())
+        llm.add_request([token], params(5))
     assert (llm.metrics().requests_waiting, llm.metrics().requests_running) == (3, 0)
     llm.step()
     assert (llm.metrics().requests_waiting, llm.metrics().requests_running) == (1, 2)
@@ -50,13 +46,13 @@ def test_waiting_and_running_are_of_now(make_llm: Callable[..., LLM]) -> None:
 
 def test_what_was_given_does_not_change_later(llm: LLM) -> None:
     before = llm.metrics()
-    llm.generate([10], greedy(), use_tqdm=False)
+    llm.generate([10], params(5), use_tqdm=False)
     assert before == EngineMetrics()
 
 
 def test_aborted_requests(make_llm: Callable[..., LLM]) -> None:
     llm = make_llm(max_num_seqs=1)
-    ids = [llm.add_request(LONG, greedy()), llm.add_request([10, 11], greedy())]
+    ids = [llm.add_request(LONG, params(5)), llm.add_request([10, 11], params(5))]
     for _ in range(3):
         llm.step()
     for request_id in ids * 2:
@@ -70,14 +66,14 @@ def test_aborted_requests(make_llm: Callable[..., LLM]) -> None:
 
 @pytest.mark.parametrize("own", [True, False])
 def test_a_failed_step_aborts(llm: LLM, own: bool) -> None:
-    llm.add_request([10], greedy(30))
+    llm.add_request([10], params(30))
     llm.step()
     if own:
         with pytest.raises(EngineError):
-            llm.generate([[11], [FAIL]], greedy(), use_tqdm=False)
+            llm.generate([[11], [FAIL]], params(5), use_tqdm=False)
     else:
-        llm.add_request([11], greedy())
-        llm.add_request([FAIL], greedy())
+        llm.add_request([11], params(5))
+        llm.add_request([FAIL], params(5))
         with pytest.raises(EngineError):
             llm.step()
     llm.step()
@@ -86,7 +82,7 @@ def test_a_failed_step_aborts(llm: LLM, own: bool) -> None:
 
 def test_preemptions(make_llm: Callable[..., LLM]) -> None:
     llm = make_llm(num_kv_blocks=5)
-    outputs = llm.generate([[token] * 14 for token in ORDINARY[:4]], greedy(50), use_tqdm=False)
+    outputs = llm.generate([[token] * 14 for token in ORDINARY[:4]], params(50), use_tqdm=False)
     assert llm.metrics().preemptions == sum(output.metrics.num_preemptions for output in outputs) >= 3
 
 
@@ -103,10 +99,10 @@ def test_idle_time_is_no_step_time(llm: LLM, monkeypatch: pytest.MonkeyPatch) ->
 
     clock = Clock()
     monkeypatch.setattr(llm_engine, "time", clock)
-    llm.generate([10], greedy(), use_tqdm=False)
+    llm.generate([10], params(5), use_tqdm=False)
     first = llm.metrics()
     clock.now += 3600
-    llm.generate([11], greedy(), use_tqdm=False)
+    llm.generate([11], params(5), use_tqdm=False)
     second = llm.metrics()
     # Each step is counted from its launch, or from the reading of the one before where that came later.
     assert 5 <= first.step_seconds <= 15
@@ -115,7 +111,7 @@ def test_idle_time_is_no_step_time(llm: LLM, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_time_between_an_abort_and_the_next_step_is_not_the_requests(llm: LLM) -> None:
-    request_id = llm.add_request([10], greedy(30))
+    request_id = llm.add_request([10], params(30))
     llm.step()
     before = time.monotonic()
     llm.abort(request_id)
@@ -139,7 +135,7 @@ def test_times_of_a_request() -> None:
 
 def test_times_of_requests_that_ran_and_that_did_not(make_llm: Callable[..., LLM]) -> None:
     llm = make_llm(max_num_seqs=1)
-    ran, waited = llm.add_request(LONG, greedy()), llm.add_request([10], greedy())
+    ran, waited = llm.add_request(LONG, params(5)), llm.add_request([10], params(5))
     llm.step()
     llm.abort(waited)
     outputs = {}
@@ -156,7 +152,7 @@ def test_times_of_requests_that_ran_and_that_did_not(make_llm: Callable[..., LLM
 @pytest.mark.parametrize("length", [1, 16, 17, 33])
 def test_tokens_of_a_step_are_the_prompts_or_the_outputs(make_llm: Callable[..., LLM], length: int) -> None:
     llm = make_llm(max_num_batched_tokens=16, enable_prefix_caching=False)
-    llm.add_request(LONG[:length], greedy(5))
+    llm.add_request(LONG[:length], params(5))
     computed = []
     while llm.has_unfinished():
         llm.step()

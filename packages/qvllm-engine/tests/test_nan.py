@@ -6,18 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from qvllm_toy import ORDINARY, expected, write_checkpoint
+from qvllm_toy import ORDINARY, expected, params, write_checkpoint
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from qvllm_engine import LLM, ArgumentError, CheckpointError, EngineError, SamplingParams
+from qvllm_engine import LLM, ArgumentError, CheckpointError, EngineError
 
 LENGTH = 24
 PROMPT = list(range(10, 43))
-
-
-def greedy(**settings: Any) -> SamplingParams:
-    return SamplingParams(**{"temperature": 0, "max_tokens": LENGTH, "ignore_eos": True, **settings})
 
 
 def poison(llm: LLM, token: int) -> None:
@@ -68,7 +64,7 @@ def test_the_request_ends_with_what_it_has_and_the_others_go_on(
     prompts, token = others_of(5)
     llm = make_llm(**options)
     poison(llm, token)
-    broken, *whole = llm.generate(prompts, greedy(**settings), use_tqdm=False)
+    broken, *whole = llm.generate(prompts, params(LENGTH, **settings), use_tqdm=False)
     assert broken.finish_reason == "error"
     assert broken.token_ids == expected(prompts[0], 6, ())
     assert broken.error is not None
@@ -83,8 +79,8 @@ def test_the_request_ends_with_what_it_has_and_the_others_go_on(
 
 def test_it_may_be_the_first_token(llm: LLM) -> None:
     poison(llm, 11)
-    params = [greedy(logprobs=1, prompt_logprobs=1), greedy(max_tokens=3)]
-    broken, whole = llm.generate([[12, 13, 11], [12, 13]], params, use_tqdm=False)
+    each = [params(LENGTH, logprobs=1, prompt_logprobs=1), params(3)]
+    broken, whole = llm.generate([[12, 13, 11], [12, 13]], each, use_tqdm=False)
     assert (broken.token_ids, broken.finish_reason, broken.logprobs) == ([], "error", [])
     assert broken.metrics.first_token_time is None
     assert whole.token_ids == expected([12, 13], 3, ())
@@ -92,11 +88,11 @@ def test_it_may_be_the_first_token(llm: LLM) -> None:
 
 def test_sampled_rows_too(llm: LLM) -> None:
     poison(llm, 11)
-    params = greedy(temperature=1.0, top_k=5, top_p=0.9, min_p=0.01, seed=3)
-    broken, whole = llm.generate([[12, 11], PROMPT], params, use_tqdm=False)
+    sampled = params(LENGTH, temperature=1.0, top_k=5, top_p=0.9, min_p=0.01, seed=3)
+    broken, whole = llm.generate([[12, 11], PROMPT], sampled, use_tqdm=False)
     heal(llm)
     assert broken.finish_reason == "error"
-    assert whole.token_ids == llm.generate(PROMPT, params, use_tqdm=False)[0].token_ids
+    assert whole.token_ids == llm.generate(PROMPT, sampled, use_tqdm=False)[0].token_ids
 
 
 def test_nobody_finds_blocks_that_may_hold_nan(make_llm: Callable[..., LLM]) -> None:
@@ -104,12 +100,12 @@ def test_nobody_finds_blocks_that_may_hold_nan(make_llm: Callable[..., LLM]) -> 
     poison(llm, 11)
     prompt = [*PROMPT, 11]
     for _ in range(2):
-        [output] = llm.generate([prompt], greedy(), use_tqdm=False)
+        [output] = llm.generate([prompt], params(LENGTH), use_tqdm=False)
         assert (output.finish_reason, output.num_cached_tokens) == ("error", 0)
     heal(llm)
-    [output] = llm.generate([prompt], greedy(), use_tqdm=False)
+    [output] = llm.generate([prompt], params(LENGTH), use_tqdm=False)
     assert (output.token_ids, output.num_cached_tokens) == (expected(prompt, LENGTH, ()), 0)
-    [output] = llm.generate([prompt], greedy(), use_tqdm=False)
+    [output] = llm.generate([prompt], params(LENGTH), use_tqdm=False)
     assert (output.token_ids, output.num_cached_tokens) == (expected(prompt, LENGTH, ()), 32)
 
 
@@ -119,7 +115,7 @@ def test_a_stream_raises_after_the_text_that_is_certain(make_llm: Callable[..., 
     poison(llm, token)
     pieces: list[str] = []
     with pytest.raises(EngineError, match="the text is cut short: the logits after 6 tokens hold NaN"):
-        pieces.extend(llm.stream(prompts[0], greedy()))
+        pieces.extend(llm.stream(prompts[0], params(LENGTH)))
     assert "".join(pieces).split() == [f"t{i}" for i in expected(prompts[0], 5, ())]
 
 
@@ -151,7 +147,7 @@ def test_the_first_of_several_tensors_is_named(make_llm: Callable[..., LLM], tmp
 
 def test_weights_are_not_looked_at_where_nobody_wants_it(make_llm: Callable[..., LLM], tmp_path: Path) -> None:
     llm = make_llm(write_broken(tmp_path, "toy.head", float("nan")), check_weights=False)
-    [output] = llm.generate([PROMPT], greedy(), use_tqdm=False)
+    [output] = llm.generate([PROMPT], params(LENGTH), use_tqdm=False)
     assert output.finish_reason == "error"
     assert "either weights hold NaN, and check_weights=True names the tensor, or activations overflowed" in str(output.error)
     with pytest.raises(ArgumentError, match="check_weights must be True or False, got 'no'"):

@@ -3,15 +3,11 @@
 from collections.abc import Callable
 
 import pytest
-from qvllm_toy import FAIL, expected
+from qvllm_toy import FAIL, expected, params
 
-from qvllm_engine import LLM, EngineError, RequestOutput, SamplingParams
+from qvllm_engine import LLM, EngineError, RequestOutput
 
 PROMPT = [10, 11, 12]
-
-
-def greedy(max_tokens: int) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
 
 
 def drain(llm: LLM) -> dict[int, RequestOutput]:
@@ -27,7 +23,7 @@ def drain(llm: LLM) -> dict[int, RequestOutput]:
 
 def test_requests_are_stepped_to_their_ends(llm: LLM) -> None:
     assert not llm.has_unfinished()
-    ids = [llm.add_request([token], greedy(n)) for token, n in ((10, 5), (11, 1), (12, 9))]
+    ids = [llm.add_request([token], params(n)) for token, n in ((10, 5), (11, 1), (12, 9))]
     assert llm.has_unfinished()
     outputs = drain(llm)
     assert [outputs[i].token_ids for i in ids] == [expected([10], 5, ()), expected([11], 1, ()), expected([12], 9, ())]
@@ -36,16 +32,16 @@ def test_requests_are_stepped_to_their_ends(llm: LLM) -> None:
 
 def test_a_step_without_requests_does_nothing(llm: LLM) -> None:
     assert llm.step() == []
-    llm.generate(PROMPT, greedy(3), use_tqdm=False)
+    llm.generate(PROMPT, params(3), use_tqdm=False)
     assert llm.step() == []
     assert not llm.has_unfinished()
 
 
 def test_requests_join_while_others_run(llm: LLM) -> None:
-    first = llm.add_request([10] * 20, greedy(20))
+    first = llm.add_request([10] * 20, params(20))
     for _ in range(5):
         llm.step()
-    second = llm.add_request([11] * 20, greedy(3))
+    second = llm.add_request([11] * 20, params(3))
     outputs = drain(llm)
     assert outputs[first].token_ids == expected([10] * 20, 20, ())
     assert outputs[second].token_ids == expected([11] * 20, 3, ())
@@ -58,9 +54,9 @@ def test_sampling_params_may_be_left_out(llm: LLM) -> None:
 
 
 def test_generate_leaves_outstanding_requests_alone(llm: LLM) -> None:
-    long, short = llm.add_request([20], greedy(40)), llm.add_request([21], greedy(2))
+    long, short = llm.add_request([20], params(40)), llm.add_request([21], params(2))
     llm.step()
-    outputs = llm.generate([[10], [11]], greedy(10), use_tqdm=False)
+    outputs = llm.generate([[10], [11]], params(10), use_tqdm=False)
     assert [output.token_ids for output in outputs] == [expected([10], 10, ()), expected([11], 10, ())]
     assert llm.has_unfinished()
     others = drain(llm)
@@ -70,8 +66,8 @@ def test_generate_leaves_outstanding_requests_alone(llm: LLM) -> None:
 
 
 def test_an_output_that_generate_finished_counts_as_unfinished_until_it_is_given(llm: LLM) -> None:
-    short = llm.add_request([21], greedy(2))
-    llm.generate([10], greedy(10), use_tqdm=False)
+    short = llm.add_request([21], params(2))
+    llm.generate([10], params(10), use_tqdm=False)
     assert llm.has_unfinished()
     assert [output.request_id for output in llm.step()] == [short]
     assert not llm.has_unfinished()
@@ -79,9 +75,9 @@ def test_an_output_that_generate_finished_counts_as_unfinished_until_it_is_given
 
 
 def test_a_failed_step_does_not_lose_an_output_that_was_already_there(llm: LLM) -> None:
-    short = llm.add_request([21], greedy(2))
-    llm.generate([10], greedy(10), use_tqdm=False)
-    failing = llm.add_request([FAIL], greedy(2))
+    short = llm.add_request([21], params(2))
+    llm.generate([10], params(10), use_tqdm=False)
+    failing = llm.add_request([FAIL], params(2))
     given = []
     with pytest.raises(EngineError):
         given += llm.step()
@@ -90,14 +86,14 @@ def test_a_failed_step_does_not_lose_an_output_that_was_already_there(llm: LLM) 
 
 
 def test_generate_does_not_return_what_it_finished_for_others_twice(llm: LLM) -> None:
-    short = llm.add_request([21], greedy(2))
+    short = llm.add_request([21], params(2))
     for _ in range(2):
-        assert len(llm.generate([10], greedy(10), use_tqdm=False)) == 1
+        assert len(llm.generate([10], params(10), use_tqdm=False)) == 1
     assert [output.request_id for output in llm.step()] == [short]
 
 
 def test_abort_gives_what_there_is_at_the_next_step(llm: LLM) -> None:
-    request_id = llm.add_request(PROMPT, greedy(50))
+    request_id = llm.add_request(PROMPT, params(50))
     for _ in range(6):
         llm.step()
     llm.abort(request_id)
@@ -110,7 +106,7 @@ def test_abort_gives_what_there_is_at_the_next_step(llm: LLM) -> None:
 
 
 def test_abort_before_the_first_step(llm: LLM) -> None:
-    request_id = llm.add_request(PROMPT, greedy(50))
+    request_id = llm.add_request(PROMPT, params(50))
     llm.abort(request_id)
     (output,) = llm.step()
     assert (output.request_id, output.token_ids, output.finish_reason) == (request_id, [], "abort")
@@ -118,7 +114,7 @@ def test_abort_before_the_first_step(llm: LLM) -> None:
 
 
 def test_abort_twice_gives_one_output(llm: LLM) -> None:
-    request_id = llm.add_request(PROMPT, greedy(50))
+    request_id = llm.add_request(PROMPT, params(50))
     llm.step()
     llm.abort(request_id)
     llm.abort(request_id)
@@ -127,17 +123,17 @@ def test_abort_twice_gives_one_output(llm: LLM) -> None:
 
 
 def test_abort_of_what_is_finished_or_unknown_is_harmless(llm: LLM) -> None:
-    request_id = llm.add_request(PROMPT, greedy(3))
+    request_id = llm.add_request(PROMPT, params(3))
     assert drain(llm)[request_id].finish_reason == "length"
-    other = llm.add_request([20], greedy(8))
+    other = llm.add_request([20], params(8))
     for unknown in (request_id, 10**9, -1):
         llm.abort(unknown)
     assert drain(llm)[other].token_ids == expected([20], 8, ())
 
 
 def test_abort_of_an_output_that_waits_to_be_given_keeps_it(llm: LLM) -> None:
-    short = llm.add_request([21], greedy(2))
-    llm.generate([10], greedy(10), use_tqdm=False)
+    short = llm.add_request([21], params(2))
+    llm.generate([10], params(10), use_tqdm=False)
     llm.abort(short)
     (output,) = llm.step()
     assert (output.finish_reason, output.token_ids) == ("length", expected([21], 2, ()))
@@ -145,7 +141,7 @@ def test_abort_of_an_output_that_waits_to_be_given_keeps_it(llm: LLM) -> None:
 
 def test_other_requests_do_not_notice_an_abort(make_llm: Callable[..., LLM]) -> None:
     llm = make_llm(num_kv_blocks=8)
-    ids = [llm.add_request([token] * 20, greedy(20)) for token in (10, 11, 12, 13)]
+    ids = [llm.add_request([token] * 20, params(20)) for token in (10, 11, 12, 13)]
     for _ in range(4):
         llm.step()
     llm.abort(ids[0])

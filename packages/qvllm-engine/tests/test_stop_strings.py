@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from qvllm_toy import EOS, byte_tokenizer, expected, write_byte_tokenizer, write_checkpoint
+from qvllm_toy import EOS, byte_tokenizer, expected, params, write_byte_tokenizer, write_checkpoint
 from qvllm_toy.reference import greedy
 
 from qvllm_engine import LLM, ArgumentError, RequestOutput, SamplingParams
@@ -29,10 +29,6 @@ def words(make_llm: Callable[..., LLM], toy_with_tokenizer: Path) -> LLM:
     return make_llm(toy_with_tokenizer)
 
 
-def params(max_tokens: int = 20, **more: object) -> SamplingParams:
-    return SamplingParams(**{"temperature": 0, "max_tokens": max_tokens, "ignore_eos": True, **more})
-
-
 def run(llm: LLM, settings: SamplingParams) -> RequestOutput:
     return llm.generate(PROMPT, settings, use_tqdm=False)[0]
 
@@ -53,24 +49,24 @@ def check_cut(output: RequestOutput, tokens: list[int], stop: str, include: bool
 @pytest.mark.parametrize("include", [False, True])
 @pytest.mark.parametrize("stop", ["t", text_of(TOKENS[2:4])[1:], text_of(TOKENS[5:8])[2:-1], f"{TOKENS[0]}"[0]])
 def test_a_stop_anywhere_in_the_text(words: LLM, stop: str, include: bool) -> None:
-    check_cut(run(words, params(stop=stop, include_stop_str_in_output=include)), TOKENS, stop, include)
+    check_cut(run(words, params(20, stop=stop, include_stop_str_in_output=include)), TOKENS, stop, include)
 
 
 def test_the_earliest_of_several_stops(words: LLM) -> None:
     text = text_of(TOKENS)
     early, late = text[12:18], text[30:36]
     for stops in ([late, early], [early, late], ["nowhere", late, early]):
-        check_cut(run(words, params(stop=stops)), TOKENS, early)
+        check_cut(run(words, params(20, stop=stops)), TOKENS, early)
 
 
 def test_a_stop_that_does_not_come(words: LLM) -> None:
-    output = run(words, params(stop=["nowhere", text_of(TOKENS[-1:]) + " t"]))
+    output = run(words, params(20, stop=["nowhere", text_of(TOKENS[-1:]) + " t"]))
     assert (output.token_ids, output.text) == (TOKENS, text_of(TOKENS))
     assert (output.finish_reason, output.stop_reason) == ("length", None)
 
 
 def test_a_stop_in_the_prompt_does_not_stop(words: LLM) -> None:
-    assert run(words, params(stop="t10 t11")).token_ids == TOKENS
+    assert run(words, params(20, stop="t10 t11")).token_ids == TOKENS
 
 
 def test_a_stop_with_the_last_allowed_token_is_a_stop(words: LLM) -> None:
@@ -81,8 +77,8 @@ def test_a_stop_with_the_last_allowed_token_is_a_stop(words: LLM) -> None:
 @pytest.mark.parametrize("min_tokens", [0, 1, 4, 9, 20])
 def test_min_tokens_comes_before_stop_strings(words: LLM, min_tokens: int) -> None:
     limited = {"allowed_token_ids": [20, 21]}
-    tokens = greedy(PROMPT, params(**limited))
-    output = run(words, params(stop=["t2"], min_tokens=min_tokens, **limited))
+    tokens = greedy(PROMPT, params(20, **limited))
+    output = run(words, params(20, stop=["t2"], min_tokens=min_tokens, **limited))
     assert output.token_ids == tokens[: min_tokens + 1]
     whole = text_of(output.token_ids)
     assert output.text == (whole if min_tokens == 20 else whole[: whole.rfind("t2")])
@@ -91,10 +87,10 @@ def test_min_tokens_comes_before_stop_strings(words: LLM, min_tokens: int) -> No
 
 def test_a_stop_token_wins_over_a_stop_string_it_would_complete(words: LLM) -> None:
     assert TOKENS[3] not in TOKENS[:3]
-    output = run(words, params(stop=f"t{TOKENS[3]}", stop_token_ids=[TOKENS[3]]))
+    output = run(words, params(20, stop=f"t{TOKENS[3]}", stop_token_ids=[TOKENS[3]]))
     assert (output.stop_reason, output.text) == (TOKENS[3], text_of(TOKENS[:3]))
     for more in ({"stop": "nowhere"}, {}):
-        shown = run(words, params(stop_token_ids=[TOKENS[3]], include_stop_str_in_output=True, **more))
+        shown = run(words, params(20, stop_token_ids=[TOKENS[3]], include_stop_str_in_output=True, **more))
         assert shown.text == text_of(TOKENS[:4])
 
 
@@ -148,13 +144,13 @@ def test_a_stop_token_after_a_broken_character(make_llm: Callable[..., LLM], byt
 def test_a_shown_stop_token_that_completes_a_stop_string(words: LLM) -> None:
     stop = f" t{TOKENS[3]}"
     assert stop not in text_of(TOKENS[:3])
-    output = run(words, params(stop=stop, stop_token_ids=[TOKENS[3]], include_stop_str_in_output=True))
+    output = run(words, params(20, stop=stop, stop_token_ids=[TOKENS[3]], include_stop_str_in_output=True))
     assert (output.token_ids, output.text, output.stop_reason) == (TOKENS[:4], text_of(TOKENS[:4]), stop)
 
 
 def test_an_abort_is_no_stop(make_llm: Callable[..., LLM], byte_checkpoint: Path) -> None:
     llm = make_llm(byte_checkpoint)
-    request_id = llm.add_request(PROMPT, params(allowed_token_ids=[20], stop="\ufffd"))
+    request_id = llm.add_request(PROMPT, params(20, allowed_token_ids=[20], stop="\ufffd"))
     for _ in range(2):
         llm.step()
     llm.abort(request_id)
@@ -165,8 +161,8 @@ def test_an_abort_is_no_stop(make_llm: Callable[..., LLM], byte_checkpoint: Path
 
 def test_a_special_token_is_no_text_unless_asked_for(words: LLM) -> None:
     pushed = {"logit_bias": {EOS: 1e3}, "min_tokens": 3, "ignore_eos": False}
-    assert run(words, params(**pushed)).text.count("t") == 3
-    shown = run(words, params(**pushed, include_stop_str_in_output=True, skip_special_tokens=False))
+    assert run(words, params(20, **pushed)).text.count("t") == 3
+    shown = run(words, params(20, **pushed, include_stop_str_in_output=True, skip_special_tokens=False))
     assert shown.text.endswith(" <end>")
     ignored = run(words, params(8, logit_bias={EOS: 1e3}, stop="<end> <end>", skip_special_tokens=False))
     assert (ignored.token_ids, ignored.text) == ([EOS, EOS], "")
@@ -177,7 +173,7 @@ def test_a_special_token_is_no_text_unless_asked_for(words: LLM) -> None:
 def test_a_dropped_token_leaves_the_next_request_right(make_llm: Callable[..., LLM], toy_with_tokenizer: Path) -> None:
     llm = make_llm(toy_with_tokenizer, max_num_seqs=1, num_kv_blocks=3)
     stops = [text_of(TOKENS[i : i + 2]) for i in range(6)]
-    outputs = llm.generate([PROMPT] * 6, [params(stop=stop) for stop in stops], use_tqdm=False)
+    outputs = llm.generate([PROMPT] * 6, [params(20, stop=stop) for stop in stops], use_tqdm=False)
     for output, stop in zip(outputs, stops, strict=True):
         check_cut(output, TOKENS, stop)
 
@@ -195,7 +191,7 @@ def test_stops_survive_preemption(make_llm: Callable[..., LLM], toy_with_tokeniz
 
 def test_without_a_tokenizer_stop_strings_are_refused(llm: LLM) -> None:
     with pytest.raises(ArgumentError, match="no tokenizer"):
-        llm.add_request(PROMPT, params(stop="a"))
+        llm.add_request(PROMPT, params(20, stop="a"))
 
 
 @pytest.mark.parametrize("start", range(10, 34, 3))

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from qvllm_toy import CHAT_TEMPLATE, FAIL, ORDINARY, expected, write_byte_tokenizer, write_checkpoint, write_tokenizer
+from qvllm_toy import CHAT_TEMPLATE, FAIL, ORDINARY, expected, params, write_byte_tokenizer, write_checkpoint, write_tokenizer
 
-from qvllm_engine import LLM, ArgumentError, EngineError, SamplingParams
+from qvllm_engine import LLM, ArgumentError, EngineError
 from qvllm_engine.engine.scheduler import Scheduler
 from qvllm_engine.metrics import EngineMetrics
 
@@ -27,10 +27,6 @@ def llm(make_llm: Callable[..., LLM], toy_with_tokenizer: Path) -> LLM:
     return make_llm(toy_with_tokenizer)
 
 
-def params(max_tokens: int = 10, **more: object) -> SamplingParams:
-    return SamplingParams(**{"temperature": 0, "max_tokens": max_tokens, "ignore_eos": True, **more})
-
-
 def text_of(prompt: list[int], max_tokens: int = 10) -> str:
     return " ".join(f"t{token}" for token in expected(prompt, max_tokens, ()) if token > 1)
 
@@ -40,14 +36,14 @@ def check_idle(llm: LLM) -> None:
     assert not llm.has_unfinished()
     assert llm.engine.scheduler.cache.pool.num_used == 0
     assert not llm._claimed
-    assert llm.generate(PROMPT, params(), use_tqdm=False)[0].token_ids == expected(PROMPT, 10, ())
+    assert llm.generate(PROMPT, params(10), use_tqdm=False)[0].token_ids == expected(PROMPT, 10, ())
 
 
 def test_the_pieces_are_the_text(llm: LLM) -> None:
-    pieces = list(llm.stream("t10 t11 t12", params()))
+    pieces = list(llm.stream("t10 t11 t12", params(10)))
     assert "".join(pieces) == text_of(PROMPT)
     assert len(pieces) == len(text_of(PROMPT).split())  # a word at a time
-    assert list(llm.stream(PROMPT, params())) == pieces
+    assert list(llm.stream(PROMPT, params(10))) == pieces
     check_idle(llm)
 
 
@@ -80,7 +76,7 @@ def test_a_stop_string_is_never_shown_in_part(llm: LLM) -> None:
     text = text_of(PROMPT)
     for start in range(1, len(text) - 9):
         shown = ""
-        for piece in llm.stream(PROMPT, params(stop=text[start : start + 9])):
+        for piece in llm.stream(PROMPT, params(10, stop=text[start : start + 9])):
             shown += piece
             assert text[: text.find(text[start : start + 9])].startswith(shown)
         assert shown == text[: text.find(text[start : start + 9])]
@@ -98,7 +94,7 @@ def test_a_piece_comes_as_soon_as_its_token_is_read(llm: LLM) -> None:
 
 
 def test_an_unstarted_stream_runs_nothing(llm: LLM) -> None:
-    stream = llm.stream(PROMPT, params())
+    stream = llm.stream(PROMPT, params(10))
     assert not llm.has_unfinished()
     stream.close()
     assert llm.metrics() == EngineMetrics()
@@ -120,19 +116,19 @@ def test_closing_aborts_and_frees_at_once(llm: LLM, pieces: int) -> None:
 
 
 def test_dropping_the_iterator_does_the_same(llm: LLM, collect: Callable[[], None]) -> None:
-    stream = llm.stream([10] * 40, params())
+    stream = llm.stream([10] * 40, params(10))
     next(stream)
     del stream
     collect()
     check_idle(llm)
-    for _ in llm.stream([10] * 40, params()):
+    for _ in llm.stream([10] * 40, params(10)):
         break
     collect()
     check_idle(llm)
 
 
 def test_closing_the_engine_under_a_stream(llm: LLM) -> None:
-    stream = llm.stream(PROMPT, params())
+    stream = llm.stream(PROMPT, params(10))
     next(stream)
     llm.close()
     with pytest.raises(EngineError, match="closed"):
@@ -145,7 +141,7 @@ def test_an_error_in_the_loop_frees_too(llm: LLM, collect: Callable[[], None]) -
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        use(llm.stream(PROMPT, params()))
+        use(llm.stream(PROMPT, params(10)))
     collect()
     check_idle(llm)
 
@@ -217,13 +213,13 @@ def test_a_call_inside_a_step_is_refused(llm: LLM) -> None:
         refused.append(str(caught.value))
 
     llm.engine.runners.local.model.observer = call
-    assert llm.generate(PROMPT, params(), use_tqdm=False)[0].token_ids == expected(PROMPT, 10, ())
+    assert llm.generate(PROMPT, params(10), use_tqdm=False)[0].token_ids == expected(PROMPT, 10, ())
     assert "the call that this one is inside of" in refused[0]
 
 
 def test_generate_inside_a_stream(llm: LLM) -> None:
     shown = []
-    for index, piece in enumerate(llm.stream(PROMPT, params())):
+    for index, piece in enumerate(llm.stream(PROMPT, params(10))):
         shown.append(piece)
         prompts = [[20 + index], [30] * (index + 1)]
         outputs = llm.generate(prompts, params(3 * index + 1), use_tqdm=False)
@@ -261,14 +257,14 @@ def test_many_streams_that_preempt_each_other(make_llm: Callable[..., LLM], toy_
 
 def test_requests_of_step_go_on_beside_a_stream(llm: LLM) -> None:
     request_id = llm.add_request([20], params(4))
-    assert "".join(llm.stream(PROMPT, params())) == text_of(PROMPT)
+    assert "".join(llm.stream(PROMPT, params(10))) == text_of(PROMPT)
     [output] = llm.step()
     assert (output.request_id, output.token_ids) == (request_id, expected([20], 4, ()))
     check_idle(llm)
 
 
 def test_a_step_that_fails_raises_from_the_stream(llm: LLM) -> None:
-    stream = llm.stream([10, FAIL], params())
+    stream = llm.stream([10, FAIL], params(10))
     with pytest.raises(EngineError, match="token that fails"):
         next(stream)
     assert list(stream) == []
@@ -278,7 +274,7 @@ def test_a_step_that_fails_raises_from_the_stream(llm: LLM) -> None:
 def test_a_failure_of_another_request_ends_the_stream_with_an_error(llm: LLM) -> None:
     stream = llm.stream(PROMPT, params(30))
     shown = [next(stream)]
-    other = llm.add_request([FAIL], params())
+    other = llm.add_request([FAIL], params(10))
     with pytest.raises(EngineError, match="token that fails"):
         shown.extend(stream)
     assert text_of(PROMPT, 30).startswith("".join(shown))
@@ -287,7 +283,7 @@ def test_a_failure_of_another_request_ends_the_stream_with_an_error(llm: LLM) ->
 
 
 def test_a_failure_in_another_stream_is_no_end_of_this_ones_text(llm: LLM) -> None:
-    one, two = llm.stream(PROMPT, params(30)), llm.stream([10, FAIL], params())
+    one, two = llm.stream(PROMPT, params(30)), llm.stream([10, FAIL], params(10))
     next(one)
     with pytest.raises(EngineError, match="token that fails"):
         next(two)
@@ -298,18 +294,18 @@ def test_a_failure_in_another_stream_is_no_end_of_this_ones_text(llm: LLM) -> No
 @pytest.mark.parametrize("prompt", [[], [96], "", [1, 2.0], None, [[10]], [{"role": "t4"}], [{"content": "t5"}]])
 def test_what_cannot_run_is_refused_before_the_first_piece(llm: LLM, prompt: object) -> None:
     with pytest.raises(ArgumentError):
-        llm.stream(prompt, params())  # type: ignore[arg-type]
+        llm.stream(prompt, params(10))  # type: ignore[arg-type]
     check_idle(llm)
 
 
 def test_a_refusal_numbers_nothing_as_there_is_one_prompt(llm: LLM) -> None:
     for prompt in ([96], [{"role": "t4"}]):
         with pytest.raises(ArgumentError) as caught:
-            llm.stream(prompt, params())  # type: ignore[arg-type]
+            llm.stream(prompt, params(10))  # type: ignore[arg-type]
         assert str(caught.value).startswith(("prompt token ids", "message 0 has no content"))
 
 
-@pytest.mark.parametrize("bad", [0.5, {"temperature": 0}, [params(), params()]])
+@pytest.mark.parametrize("bad", [0.5, {"temperature": 0}, [params(10), params(10)]])
 def test_parameters_are_checked_at_once(llm: LLM, bad: object) -> None:
     with pytest.raises(ArgumentError):
         llm.stream(PROMPT, bad)  # type: ignore[arg-type]
@@ -317,19 +313,19 @@ def test_parameters_are_checked_at_once(llm: LLM, bad: object) -> None:
 
 def test_without_a_tokenizer_there_is_nothing_to_stream(make_llm: Callable[..., LLM]) -> None:
     with pytest.raises(ArgumentError, match="no tokenizer"):
-        make_llm().stream(PROMPT, params())
+        make_llm().stream(PROMPT, params(10))
 
 
 def test_a_conversation_is_rendered(make_llm: Callable[..., LLM], tmp_path: Path) -> None:
     write_tokenizer(write_checkpoint(tmp_path), CHAT_TEMPLATE)
     llm = make_llm(tmp_path)
     messages = [{"role": "t4", "content": "t5 t6"}]
-    assert "".join(llm.stream(messages, params())) == text_of([4, 5, 6, 7, 8])
-    assert "".join(llm.stream(messages, params(), chat_template_kwargs={"mood": "t9"})) == text_of([4, 5, 6, 7, 8, 9])
-    assert "".join(llm.stream(messages, params(), continue_final_message=True)) == text_of([4, 5, 6])
+    assert "".join(llm.stream(messages, params(10))) == text_of([4, 5, 6, 7, 8])
+    assert "".join(llm.stream(messages, params(10), chat_template_kwargs={"mood": "t9"})) == text_of([4, 5, 6, 7, 8, 9])
+    assert "".join(llm.stream(messages, params(10), continue_final_message=True)) == text_of([4, 5, 6])
 
 
 @pytest.mark.parametrize("more", [{"chat_template_kwargs": {"mood": "t9"}}, {"continue_final_message": True}])
 def test_settings_of_a_conversation_are_refused_beside_a_prompt(llm: LLM, more: dict) -> None:
     with pytest.raises(ArgumentError, match=next(iter(more))):
-        llm.stream(PROMPT, params(), **more)
+        llm.stream(PROMPT, params(10), **more)

@@ -7,6 +7,7 @@ wrong block, position, length or stale value changes the output. ``oracle`` comp
 from qvllm_toy.checkpoint import CHAT_TEMPLATE, byte_tokenizer, write_byte_tokenizer, write_checkpoint, write_tokenizer
 from qvllm_toy.oracle import expected
 from qvllm_toy.recipe import EOS, FAIL, INTERRUPT, ORDINARY, VOCAB
+from qvllm_toy.settings import params
 
 __all__ = [
     "CHAT_TEMPLATE",
@@ -17,6 +18,7 @@ __all__ = [
     "VOCAB",
     "byte_tokenizer",
     "expected",
+    "params",
     "write_byte_tokenizer",
     "write_checkpoint",
     "write_tokenizer",
