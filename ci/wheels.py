@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -49,7 +50,9 @@ def constraints_file(caps: tuple[str, ...]) -> Path:
     text = "\n".join(caps) + "\n"
     if not path.exists() or path.read_text() != text:
         path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+        whole = path.with_suffix(f".{os.getpid()}")
+        whole.write_text(text)
+        whole.replace(path)  # sessions run side by side: none may read half of it
     return path
 
 

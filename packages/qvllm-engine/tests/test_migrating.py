@@ -1,7 +1,9 @@
 """What people bring from vLLM: prompts as dicts, outputs by its names, and constructor arguments that are not here."""
 
+import pickle
 from collections.abc import Callable
-from dataclasses import fields
+from copy import deepcopy
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from qvllm_toy import expected
 
 from qvllm_engine import LLM, ArgumentError, RequestOutput, SamplingParams
 from qvllm_engine.config import EngineConfig
-from qvllm_engine.foreign_arguments import FOREIGN_ARGUMENTS
+from qvllm_engine.foreign_arguments import FOREIGN_ARGUMENTS, FOREIGN_INPUTS
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 PROMPT = [10, 11, 12]
@@ -55,10 +57,12 @@ def test_prompts_as_dicts_alone_and_mixed(llm: LLM) -> None:
         ({}, "must hold a text as 'prompt' or ids as 'prompt_token_ids', got {}"),
         ({"prompt": None}, "must hold a text as 'prompt'"),
         ({"prompt": PROMPT}, "must hold a text as 'prompt'"),
-        ({"prompt_token_ids": 5}, "a prompt must be a str or a list of int token ids, got int"),
+        ({"prompt_token_ids": 5}, "a prompt must be a str, a list of int token ids, or a dict with either"),
+        ({"prompt_token_ids": "t5"}, "must hold a text as 'prompt' or ids as 'prompt_token_ids'"),
+        ({"prompt": 5, "prompt_token_ids": PROMPT}, "must hold a text as 'prompt'"),
         ({"prompt_token_ids": []}, "the prompt is empty"),
         ({"prompt_token_ids": [1, 2.0]}, "got a list of float and int"),
-        ({"prompt": TEXT, "multi_modal_data": {}}, "got 'multi_modal_data'; this model takes text alone"),
+        ({"prompt": TEXT, "multi_modal_data": {"a": 1}}, "got 'multi_modal_data'; this model takes text alone"),
         ({"prompt": TEXT, 5: 6}, "got '5'"),
     ],
     ids=str,
@@ -112,3 +116,38 @@ def test_an_unknown_argument_is_refused(toy_checkpoint: Path, name: str, words: 
     with pytest.raises(ArgumentError, match=f"LLM has no {name}: ") as caught:
         LLM(toy_checkpoint, **{name: 1})
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", FOREIGN_INPUTS)
+def test_a_foreign_keyword_of_a_call_is_refused_with_the_remedy(llm: LLM, name: str) -> None:
+    for call, inputs in (("generate", [PROMPT]), ("chat", [{"role": "user", "content": "t5"}])):
+        with pytest.raises(ArgumentError) as caught:
+            getattr(llm, call)(inputs, GREEDY, **{name: 1})
+        assert str(caught.value) == f"{call} has no {name}: {FOREIGN_INPUTS[name]}"
+
+
+def test_keywords_that_are_none_say_nothing(llm: LLM) -> None:
+    [output] = llm.generate(
+        [{"prompt": TEXT, "multi_modal_data": None}], GREEDY, use_tqdm=False, lora_request=None, priority=None
+    )
+    assert output.token_ids == expected(PROMPT, 4, ())
+
+
+def test_tuples_are_lists(llm: LLM) -> None:
+    outputs = llm.generate((TEXT, tuple(PROMPT), {"prompt_token_ids": tuple(PROMPT)}), GREEDY, use_tqdm=False)  # type: ignore[arg-type]
+    assert [output.prompt_token_ids for output in outputs] == [PROMPT] * 3
+    assert llm.generate(tuple(PROMPT), GREEDY, use_tqdm=False)[0].prompt_token_ids == PROMPT  # type: ignore[arg-type]
+
+
+def test_outputs_with_log_probabilities_can_be_copied_and_pickled(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, logprobs=2, prompt_logprobs=1)
+    [output] = llm.generate([TEXT], params, use_tqdm=False)
+    for copied in (pickle.loads(pickle.dumps(output)), deepcopy(output)):
+        assert copied == output
+        assert type(copied.logprobs) is type(copied.prompt_logprobs) is list
+    assert asdict(output)["logprobs"] == list(output.logprobs or [])
+    [completion] = output.outputs
+    assert completion.cumulative_logprob == sum(
+        e[t].logprob for t, e in zip(output.token_ids, output.logprobs or [], strict=True)
+    )
+    assert generate(llm, TEXT)[0].outputs[0].cumulative_logprob is None

@@ -1,6 +1,6 @@
 """The scheduler under random traffic, each step read after the next one is planned: safety, liveness and the right tokens."""
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from qvllm_toy.simulation import Limits, Simulation, simulate_alone
@@ -94,6 +94,7 @@ TestScheduler = SchedulerMachine.TestCase
     requests=st.lists(st.tuples(PROMPTS, st.integers(1, 14)), min_size=2, max_size=8),
     stop=st.booleans(),
 )
+@example(Limits(6, 2, 3, 8), [([0], 1), ([0, 1, 1, 1], 4), ([0, 1, 1], 4)], False)  # preempts itself and comes back at once
 def test_a_burst_ends_with_the_tokens_of_each_alone(limits: Limits, requests: list[tuple[list[int], int]], stop: bool) -> None:
     simulation = Simulation(limits)
     for prompt, max_tokens in requests:

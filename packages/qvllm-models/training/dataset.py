@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from qvllm_models.demos.problems import KINDS, Problem, chat_prompt, problem_stream
 
 # Copying and lookup train the attention circuits that take longest to appear. Sums are short: seven
-# conversations in ten are a third of the tokens.
+# problems in ten are a third of the tokens.
 WEIGHTS = {"arithmetic": 0.09, "sort": 0.06, "copy": 0.075, "lookup": 0.075, "sum": 0.7}
 FILLER = 1024
 Piece = tuple[str, bool]

@@ -158,7 +158,7 @@ def train(model: Qwen3ForCausalLM, data: Iterator[Packed], tests: list[tuple[str
     vectors = [p for p in model.parameters() if p.ndim == 1]
     groups = [{"params": matrices, "weight_decay": args.decay}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=args.rate, betas=(0.9, 0.98), eps=1e-9, fused=args.device == "cuda")
-    started = time.perf_counter()
+    started, done = time.perf_counter(), 0
     for step in range(args.steps):
         elapsed = time.perf_counter() - started
         progress = max(step / args.steps, elapsed / (60 * args.minutes))
@@ -172,6 +172,7 @@ def train(model: Qwen3ForCausalLM, data: Iterator[Packed], tests: list[tuple[str
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        done = step + 1
         if step % args.log == 0:
             value, elapsed = loss.item(), time.perf_counter() - started
             rate = args.tokens * (step + 1) / elapsed
@@ -179,7 +180,7 @@ def train(model: Qwen3ForCausalLM, data: Iterator[Packed], tests: list[tuple[str
         if (step + 1) % args.test == 0:
             print(f"step {step + 1} exact {exact_rates(model, tests, args.device)}", flush=True)
             save_weights(model, args.out)
-    print(f"trained {time.perf_counter() - started:.0f} s, the last step was {step}", flush=True)
+    print(f"trained {time.perf_counter() - started:.0f} s, {done} steps", flush=True)
 
 
 def save_texts(tokenizer: Tokenizer, folder: Path) -> None:

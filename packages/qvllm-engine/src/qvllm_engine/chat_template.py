@@ -5,10 +5,11 @@ run in Jinja2's sandbox.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
-from types import FunctionType
+from reprlib import repr as short
+from types import FunctionType, MethodType
 from typing import Any, NoReturn
 
 from jinja2 import Environment, Template, TemplateError, TemplateSyntaxError, meta, nodes
@@ -88,9 +89,9 @@ class ChatTemplate:
             if not isinstance(content, str):
                 raise ArgumentError("continue_final_message: the last message has no text to go on with")
             conversation[-1]["content"] = content + CONTINUED
+        if variables.get("tools") is not None:
+            variables["tools"] = as_schemas(variables["tools"])
         try:
-            if variables.get("tools") is not None:
-                variables["tools"] = [as_schema(tool) for tool in variables["tools"]]
             text = compiled(source).render(
                 **{**self._special_tokens, **variables},
                 messages=conversation,
@@ -113,7 +114,7 @@ class ChatTemplate:
         if not variables:
             return {}
         used = variables_of(self._source(variables))
-        known = sorted((used or OFFERED) - SET_BY_US - FUNCTIONS - set(self._special_tokens))
+        known = sorted((OFFERED if used is None else used) - SET_BY_US - FUNCTIONS - set(self._special_tokens))
         for name in variables:
             if name in SET_BY_US:
                 problem = f"{name} is not for the caller to set"
@@ -138,12 +139,20 @@ def variables_of(source: str) -> frozenset[str] | None:
         tree = environment().parse(source)
     except TemplateSyntaxError:
         return None
-    first: dict[str, tuple[int, bool]] = {}  # the line on which a name comes first, and whether it is only set there
-    for name in tree.find_all(nodes.Name):
-        place = (name.lineno, name.ctx != "load")
-        first[name.name] = min(first.get(name.name, place), place)
+    looked_up_first: dict[str, bool] = {}
+    for name in names_in(tree):
+        looked_up_first.setdefault(name.name, name.ctx == "load")
     # jinja2 counts names that some branches set and others don't. They are the template's own if it sets them first.
-    return frozenset(name for name in meta.find_undeclared_variables(tree) if not first[name][1])
+    return frozenset(name for name in meta.find_undeclared_variables(tree) if looked_up_first[name])
+
+
+def names_in(node: nodes.Node) -> Iterator[nodes.Name]:
+    """The names under a node, in the order in which they are looked up and set."""
+    if isinstance(node, nodes.Name):
+        yield node
+    # What is assigned, and what a loop goes over, comes before the name that is set to it.
+    for child in (*node.iter_child_nodes(only=("node", "iter")), *node.iter_child_nodes(exclude=("node", "iter"))):
+        yield from names_in(child)
 
 
 def open_end(text: str) -> str:
@@ -161,13 +170,27 @@ def open_end(text: str) -> str:
 def with_every_name_of_thoughts(message: dict[str, Any]) -> dict[str, Any]:
     """A copy of a message whose thoughts go by every name that templates look for."""
     thoughts = next((message[name] for name in THOUGHTS if message.get(name) is not None), None)
-    return dict(message) if thoughts is None else {**dict.fromkeys(THOUGHTS, thoughts), **message}
+    return {**message, **{name: thoughts for name in THOUGHTS if thoughts is not None and message.get(name) is None}}
 
 
-def as_schema(tool: Any) -> Any:
-    """A tool as templates take it: functions become JSON schemas."""
-    if not isinstance(tool, FunctionType):
-        return tool
+def as_schemas(tools: Any) -> list[dict[str, Any]]:
+    """Tools as templates take them: functions and methods become JSON schemas.
+
+    Raises:
+        ArgumentError: it is no list of tools, or a function says too little of itself.
+    """
+    functions = FunctionType | MethodType
+    if not isinstance(tools, list | tuple) or not all(isinstance(tool, dict | functions) for tool in tools):
+        raise ArgumentError(f"tools must be a list of JSON schemas as dicts, or of functions, got {short(tools)}")
+    return [tool if isinstance(tool, dict) else schema_of(tool) for tool in tools]
+
+
+def schema_of(function: Any) -> dict[str, Any]:
+    """A function's JSON schema, from its type hints and its docstring."""
     from transformers.utils.chat_template_utils import get_json_schema
 
-    return get_json_schema(tool)
+    try:
+        schema: dict[str, Any] = get_json_schema(function)
+    except Exception as error:  # whatever transformers raises for a function that says too little
+        raise ArgumentError(f"tools: {function.__name__} needs type hints and a docstring: {error}") from error
+    return schema

@@ -15,7 +15,7 @@ from qvllm_engine.arguments import naming
 from qvllm_engine.config import EngineConfig
 from qvllm_engine.engine.llm_engine import LLMEngine
 from qvllm_engine.errors import ArgumentError, EngineError
-from qvllm_engine.foreign_arguments import refuse_unknown
+from qvllm_engine.foreign_arguments import refuse_inputs, refuse_unknown
 from qvllm_engine.metrics import EngineMetrics
 from qvllm_engine.outputs import RequestOutput
 from qvllm_engine.progress import Progress
@@ -155,10 +155,7 @@ class LLM:
             ArgumentError: a prompt or its parameters can't be used; nothing was run.
             EngineError: a step failed.
         """
-        if settings := sorted(inputs.keys() & {field.name for field in fields(SamplingParams)}):
-            raise ArgumentError(f"generate takes {settings[0]} in sampling_params: pass SamplingParams({settings[0]}=...)")
-        if inputs:
-            raise ArgumentError(f"generate does not know {', '.join(sorted(inputs))} for this model, which takes text alone")
+        refuse_inputs("generate", inputs)
         return self._run(self._check_all("prompt", as_prompt_list(prompts), sampling_params), use_tqdm)
 
     def chat(
@@ -169,6 +166,7 @@ class LLM:
         use_tqdm: bool = True,
         chat_template_kwargs: dict[str, Any] | None = None,
         continue_final_message: bool = False,
+        **unknown: Any,
     ) -> list[RequestOutput]:
         """Answer conversations, through the checkpoint's own chat template.
 
@@ -180,6 +178,7 @@ class LLM:
             chat_template_kwargs: further variables of the template, such as ``{"enable_thinking": False}``; those that it does
                 not use are refused.
             continue_final_message: go on with the last message instead of answering it.
+            unknown: keywords that are not there; those of vLLM's are refused with what to do instead.
 
         Returns:
             One output per conversation, in their order.
@@ -188,6 +187,7 @@ class LLM:
             ArgumentError: a conversation can't be used, by us or by the template; nothing was run.
             EngineError: a step failed.
         """
+        refuse_inputs("chat", unknown)
         prompts: list[Prompt] = []
         for index, conversation in enumerate(as_conversation_list(messages)):
             with naming(f"conversation {index}"):

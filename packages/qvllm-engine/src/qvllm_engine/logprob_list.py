@@ -31,10 +31,10 @@ Entry = TypeVar("Entry", bound=dict[int, TokenLogprob] | None)
 
 
 class LogprobList(Sequence[Entry]):
-    """A list of one dict per token: the token itself and the most likely ones, by id; None for a token that nothing predicts.
-    It can be read like any list.
+    """One dict per token: the token itself and the most likely ones, by id; None for a token that nothing predicts.
 
-    Thousands of dicts take seconds to make, so each is made when it is looked at.
+    It reads like a list and equals the list of the same entries; ``list(...)`` makes one. Thousands of dicts take seconds to
+    make, so each is made when it is looked at. Copies and pickles are plain lists.
     """
 
     def __init__(self, text_of: Callable[[int], str]) -> None:
@@ -70,6 +70,9 @@ class LogprobList(Sequence[Entry]):
         return list(self) == list(other) if isinstance(other, list | LogprobList) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)  # without the tokenizer behind ``text_of``
 
     def __repr__(self) -> str:
         return repr(list(self))

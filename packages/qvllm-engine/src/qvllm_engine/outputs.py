@@ -71,6 +71,13 @@ class CompletionOutput:
     stop_reason: int | str | None
     logprobs: Sequence[dict[int, TokenLogprob]] | None
 
+    @property
+    def cumulative_logprob(self) -> float | None:
+        """Sum of the log probabilities of ``token_ids``; None without ``logprobs``."""
+        if self.logprobs is None:
+            return None
+        return sum(entries[token].logprob for token, entries in zip(self.token_ids, self.logprobs, strict=True))
+
 
 @dataclass(frozen=True)
 class RequestOutput:
@@ -87,8 +94,8 @@ class RequestOutput:
         stop_reason: the stop token's id, or the stop string, that ended the request.
         error: what went wrong and what to do; None unless ``finish_reason`` is "error".
         num_cached_tokens: how many prompt tokens came from the prefix cache when the request first ran.
-        logprobs: per output token, the log probability of it and of the most likely ones, by id; None unless asked for. A
-            list whose dicts are made when they are looked at.
+        logprobs: per output token, the log probability of it and of the most likely ones, by id; None unless asked for. It
+            reads like a list, whose dicts are made when they are looked at.
         prompt_logprobs: the same per prompt token, None for the first, which nothing predicts; None unless asked for. A
             request that was aborted or failed has those that were computed by then, which may be fewer than its prompt's
             tokens.

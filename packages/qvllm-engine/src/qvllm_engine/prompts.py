@@ -12,6 +12,7 @@ PlainPrompt = str | list[int]
 Prompt = PlainPrompt | dict[str, Any]
 Conversation = list[dict[str, Any]]
 
+PROMPT_FORMS = "a str, a list of int token ids, or a dict with either as 'prompt' or 'prompt_token_ids'"
 PROMPT_KEYS = ("prompt", "prompt_token_ids")
 TEXT_PART = "{'type': 'text', 'text': ...}"
 
@@ -24,11 +25,11 @@ def as_prompt_list(prompts: Any) -> list[Prompt]:
     """
     if isinstance(prompts, str | dict):
         return [prompts]
-    if not isinstance(prompts, list):
-        raise ArgumentError(f"prompts must be a str, a list of token ids, or a list of either, got {describe(prompts)}")
+    if not isinstance(prompts, list | tuple):
+        raise ArgumentError(f"prompts must be {PROMPT_FORMS}, or a list of these, got {describe(prompts)}")
     if prompts and all(isinstance(item, Integral) for item in prompts):
         return [cast("list[int]", prompts)]
-    return prompts
+    return list(prompts)
 
 
 def as_plain_prompt(prompt: Prompt) -> PlainPrompt:
@@ -41,18 +42,16 @@ def as_plain_prompt(prompt: Prompt) -> PlainPrompt:
     """
     if not isinstance(prompt, dict):
         return prompt
-    if unknown := sorted(map(str, prompt.keys() - PROMPT_KEYS)):
+    given = {key: value for key, value in prompt.items() if value is not None}  # vLLM's keys that say nothing
+    if unknown := sorted(map(str, given.keys() - PROMPT_KEYS)):
         known = " and ".join(map(repr, PROMPT_KEYS))
-        raise ArgumentError(
-            f"a prompt's dict may hold {known}, got {', '.join(map(repr, unknown))}; this model takes text alone"
-        )
-    if prompt.get("prompt_token_ids") is None:
-        if not isinstance(prompt.get("prompt"), str):
-            raise ArgumentError(
-                f"a prompt's dict must hold a text as 'prompt' or ids as 'prompt_token_ids', got {short(prompt)}"
-            )
-        return str(prompt["prompt"])
-    return cast("list[int]", prompt["prompt_token_ids"])
+        found = ", ".join(map(repr, unknown))
+        raise ArgumentError(f"a prompt's dict may hold {known}, got {found}; this model takes text alone")
+    text, ids = given.get("prompt"), given.get("prompt_token_ids")
+    if (text is None and ids is None) or isinstance(ids, str) or not isinstance(text, str | None):
+        wanted = "a text as 'prompt' or ids as 'prompt_token_ids'"
+        raise ArgumentError(f"a prompt's dict must hold {wanted}, got {short(prompt)}")
+    return cast("PlainPrompt", text if ids is None else ids)
 
 
 def text_of(prompt: Prompt) -> str | None:

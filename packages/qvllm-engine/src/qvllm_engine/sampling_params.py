@@ -14,7 +14,7 @@ MAX_REPETITION_PENALTY = 1e6
 
 # Fields of vLLM's SamplingParams that are not here, and what to do instead.
 UNSUPPORTED = {
-    "n": "pass the prompt n times, each with its own seed; the prefix cache computes it once",
+    "n": "pass the prompt n times, each with its own seed",
     "best_of": "pass the prompt several times with logprobs=0 and keep the output with the largest sum",
     "use_beam_search": "beam search is not offered; sample, or decode greedily with temperature=0",
     "structured_outputs": "constrained decoding is not offered; restrict the ids with allowed_token_ids, or check the text",

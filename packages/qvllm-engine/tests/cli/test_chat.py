@@ -1,7 +1,11 @@
 """``qvllm chat`` through a pipe: one message a line."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from qvllm_toy import write_checkpoint, write_tokenizer
+from safetensors.torch import load_file, save_file
 
 from qvllm_engine import LLM, SamplingParams
 from qvllm_engine.cli.chat import HELP
@@ -107,3 +111,17 @@ def test_a_line_that_is_not_text_ends_the_program(ask: Callable[..., Any], refer
     assert done.code == 2
     assert done.out.splitlines() == answers(reference, ["t20"])
     assert "line 2 of standard input is not UTF-8" in " ".join(done.err.split())
+
+
+def test_a_turn_that_fails_ends_the_program_after_its_record(
+    qvllm: Callable[..., Any], engine_flags: list[str], tmp_path: Path
+) -> None:
+    path = write_checkpoint(tmp_path) / "model.safetensors"
+    write_tokenizer(tmp_path, "{{ messages[-1].content }}")
+    tensors = load_file(path)
+    save_file({**tensors, "toy.head": tensors["toy.head"] * float("nan")}, path)
+    for options in (["--json"], []):
+        done = qvllm("chat", str(tmp_path), *engine_flags, "--no-check-weights", *options, input="t5\nt6\n")
+        assert done.code == 1
+        assert "hold NaN" in done.err
+        assert [record["finish_reason"] for record in (done.records if options else [])] == ["error"] * len(options)

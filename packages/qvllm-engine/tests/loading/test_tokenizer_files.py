@@ -118,5 +118,56 @@ def test_a_continued_message_ends_as_the_template_writes_it(folder: Path, templa
 
 def test_thoughts_reach_a_template_by_whatever_name(folder: Path) -> None:
     (folder / "chat_template.jinja").write_text("{{ messages[0].thinking }} {{ messages[0].reasoning_content }}")
-    for name in ("reasoning_content", "reasoning", "thinking"):
-        assert opened(folder).render_chat([{**USER, name: "hm"}], False, {}) == "hm hm"
+    names = ("reasoning_content", "reasoning", "thinking")
+    for name in names:
+        for others in ({}, dict.fromkeys(names)):  # some write a None for what they lack
+            assert opened(folder).render_chat([{**USER, **others, name: "hm"}], False, {}) == "hm hm"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{%- set tone =\n  tone if tone is defined else 't20' %}{{ tone }}",
+        "{% for word in\n[tone or 't20'] %}{{ word }}{% endfor %}",
+        "{% set ns = namespace(tone=\ntone) %}{{ ns.tone or 't20' }}",
+    ],
+)
+def test_a_variable_may_be_looked_up_on_a_later_line_than_it_is_set(folder: Path, template: str) -> None:
+    (folder / "chat_template.jinja").write_text(template)
+    assert opened(folder).render_chat([USER], False, {"tone": "t9"}) == "t9"
+    with pytest.raises(ArgumentError, match=r"does not use mood; the template's variables are tone$"):
+        opened(folder).render_chat([USER], False, {"mood": "t9"})
+
+
+@pytest.mark.parametrize("tools", [5, "weather", {"type": "function"}, [None], [{}, "weather"]], ids=str)
+def test_what_is_no_list_of_tools_is_refused(folder: Path, tools: Any) -> None:
+    (folder / "chat_template.jinja").write_text("{{ tools }}")
+    with pytest.raises(ArgumentError, match="tools must be a list of JSON schemas as dicts, or of functions, got "):
+        opened(folder).render_chat([USER], False, {"tools": tools})
+
+
+def test_a_function_that_says_too_little_is_no_tool(folder: Path) -> None:
+    def weather(city):  # type: ignore[no-untyped-def]
+        return city
+
+    (folder / "chat_template.jinja").write_text("{{ tools }}")
+    with pytest.raises(ArgumentError, match="tools: weather needs type hints and a docstring"):
+        opened(folder).render_chat([USER], False, {"tools": [weather]})
+
+
+@pytest.mark.parametrize("given", [5, ["t5"], [{"name": "default"}], [{"name": "default", "template": 5}]], ids=str)
+def test_what_is_no_template_is_refused(folder: Path, given: Any) -> None:
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    change_config(folder, chat_template=given)
+    with pytest.raises(CheckpointError, match=f"the chat template in {folder} is neither a text nor a list of named texts"):
+        Tokenizer.open(folder)
+    (folder / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(CheckpointError, match="UnicodeDecodeError"):
+        Tokenizer.open(folder)
+
+
+def test_extra_special_tokens_are_variables_and_special(folder: Path) -> None:
+    change_config(folder, extra_special_tokens={"call_token": "t30"})
+    (folder / "chat_template.jinja").write_text("{{ call_token }}")
+    assert opened(folder).render_chat([USER], False, {}) == "t30"
+    assert opened(folder).decode([30, 31]) == "t31"

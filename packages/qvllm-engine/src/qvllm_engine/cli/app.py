@@ -54,6 +54,7 @@ app = typer.Typer(
 
 
 def print_version(wanted: bool) -> None:
+    """Print the version and end, where it is ``wanted``."""
     if wanted:
         write(f"qvllm-engine {version('qvllm-engine')}\n")
         raise typer.Exit

@@ -14,7 +14,7 @@ from qvllm_engine.cli.interrupts import interrupts
 from qvllm_engine.cli.records import record
 from qvllm_engine.cli.terminal import note, write, write_json
 from qvllm_engine.cli.utf8 import decode
-from qvllm_engine.errors import QvllmError
+from qvllm_engine.errors import EngineError, QvllmError
 from qvllm_engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -118,6 +118,8 @@ class Session:
         [output] = self.llm.chat(messages, self.params, use_tqdm=False, chat_template_kwargs=self.template)
         write_json({"turn": self._turn, "user": text, **record(output)})
         self._turn += 1
+        if output.error is not None:
+            raise EngineError(output.error)
         return output.text
 
     def _write_text(self, text: str) -> str:
@@ -136,6 +138,10 @@ class Session:
             except KeyboardInterrupt:
                 if not self.typing:
                     raise
+            except QvllmError:
+                if answer:
+                    write("\n")
+                raise
         write("\n")
         if pressed:
             note("[aborted]")

@@ -14,7 +14,7 @@ from qvllm_engine.cli.records import record
 from qvllm_engine.cli.requests import Request, read_requests
 from qvllm_engine.cli.terminal import write, write_json
 from qvllm_engine.cli.utf8 import text_argument
-from qvllm_engine.errors import EngineError
+from qvllm_engine.errors import EngineError, QvllmError
 from qvllm_engine.prompts import as_conversation
 from qvllm_engine.sampling_params import SamplingParams
 
@@ -112,7 +112,14 @@ def params_of(request: Request, default: SamplingParams) -> SamplingParams:
 def stream(llm: "LLM", prompt: Any, params: SamplingParams, template: dict[str, Any]) -> None:
     """Write the text as it comes."""
     pieces: Any = llm.stream(prompt, params, chat_template_kwargs=template)
-    with closing(pieces):  # frees the request after Ctrl-C too
-        for piece in pieces:
-            write(piece)
+    shown = False
+    try:
+        with closing(pieces):  # frees the request after Ctrl-C too
+            for piece in pieces:
+                write(piece)
+                shown = True
+    except QvllmError:
+        if shown:
+            write("\n")
+        raise
     write("\n")

@@ -119,7 +119,9 @@ def check_lengths(outputs: list[RequestOutput], work: Workload) -> None:
     """A number for other work than was asked for would be wrong.
 
     Raises:
-        EngineError: a request gave more or fewer tokens.
+        EngineError: a request failed, or gave more or fewer tokens.
     """
+    if failed := [o.error for o in outputs if o.error is not None]:
+        raise EngineError(f"{len(failed)} requests failed: {failed[0]}")
     if wrong := [len(o.token_ids) for o in outputs if len(o.token_ids) != work.output_len]:
         raise EngineError(f"{len(wrong)} requests gave other than {work.output_len} tokens: {wrong[:5]}")

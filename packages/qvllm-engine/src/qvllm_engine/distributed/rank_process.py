@@ -49,9 +49,11 @@ class RankProcess:
 
     @property
     def pid(self) -> int:
+        """Its process id."""
         return self._process.pid
 
     def is_alive(self) -> bool:
+        """Whether it still runs."""
         return self._process.poll() is None
 
     def receive(self) -> Any:
@@ -94,6 +96,7 @@ class RankProcess:
 
 
 def kill(process: Popen[bytes], connection: Connection, reader: Thread) -> None:
+    """End a rank at once and take in what is left of it."""
     process.kill()
     process.wait()
     connection.close()

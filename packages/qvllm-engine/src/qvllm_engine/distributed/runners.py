@@ -42,6 +42,7 @@ class Runners:
         return min([self.local.max_blocks(), *self._receive()])
 
     def allocate(self, num_blocks: int) -> None:
+        """Make the caches of every rank, ``num_blocks`` blocks each."""
         self._send("allocate", num_blocks)
         self.local.allocate(num_blocks)
         self._receive()

@@ -34,6 +34,7 @@ class RunnerSettings:
     max_model_len: int
 
     def build(self, group: Group) -> ModelRunner:
+        """The runner of the rank that ``group`` is seen from, its weights loaded."""
         spec, model_config = read_model_config(self.folder)
         device = self.device
         if device.type == "cuda" and group.size > 1:
@@ -50,9 +51,11 @@ class WorkerFailure:
 
     @classmethod
     def of(cls, error: BaseException) -> "WorkerFailure":
+        """What to send of an error: its traceback, and itself where the caller should see it."""
         return cls("".join(traceback.format_exception(error)), error if isinstance(error, QvllmError) else None)
 
     def raise_again(self, name: str) -> NoReturn:
+        """Raise in the caller's process what failed in the rank called ``name``."""
         if self.error is not None:
             raise self.error
         raise EngineError(f"{name} failed:\n{self.text}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qvllm_engine.arguments import describe
 from qvllm_engine.errors import ArgumentError
-from qvllm_engine.prompts import Prompt, as_plain_prompt
+from qvllm_engine.prompts import PROMPT_FORMS, Prompt, as_plain_prompt
 from qvllm_engine.sampling_params import SamplingParams
 from qvllm_engine.tokenizer import Tokenizer
 
@@ -70,6 +70,6 @@ class RequestChecker:
             if self.tokenizer is None:
                 raise ArgumentError(f"{self.folder} has no tokenizer: give prompts as lists of token ids")
             return self.tokenizer.encode(prompt)
-        if not isinstance(prompt, list) or any(not isinstance(t, Integral) or isinstance(t, bool) for t in prompt):
-            raise ArgumentError(f"a prompt must be a str or a list of int token ids, got {describe(prompt)}")
+        if not isinstance(prompt, list | tuple) or any(not isinstance(t, Integral) or isinstance(t, bool) for t in prompt):
+            raise ArgumentError(f"a prompt must be {PROMPT_FORMS}, got {describe(prompt)}")
         return [int(t) for t in prompt]

@@ -46,7 +46,9 @@ def _record_prompt(seq: Sequence, positions: range, logprobs: HostLogprobs, star
 
 def nan_cause(config: EngineConfig) -> str:
     """What makes logits hold NaN in such an engine, and what to do."""
-    overflow = "activations overflowed, as those of weights that do not belong to config.json do; dtype='float32' tells"
+    overflow = "activations overflowed, as those of weights that do not belong to config.json do"
+    if config.dtype != "float32":
+        overflow += "; dtype='float32' tells"
     if config.load_format == "dummy" or config.check_weights:
         return f"the weights are finite, so {overflow}"
     return f"either weights hold NaN, and check_weights=True names the tensor, or {overflow}"

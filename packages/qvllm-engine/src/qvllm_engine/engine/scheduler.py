@@ -30,10 +30,12 @@ class Row:
 
     @property
     def end(self) -> int:
+        """The token after its last one."""
         return self.start + self.count
 
     @property
     def is_decode(self) -> bool:
+        """Whether it is one token that samples the next, which decode attention computes."""
         return self.samples and self.count == 1
 
 
@@ -56,9 +58,11 @@ class Scheduler:
         self._headroom = max(1, (cache.pool.num_blocks - 1) // 100)
 
     def add(self, seq: Sequence) -> None:
+        """Queue a sequence behind all others."""
         self.waiting.append(seq)
 
     def has_unfinished(self) -> bool:
+        """Whether any sequence waits or runs."""
         return bool(self.waiting or self.running)
 
     def schedule(self) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any
 
 from tokenizers import AddedToken
@@ -96,12 +97,23 @@ def special_tokens(config: dict[str, Any]) -> dict[str, str]:
 
 
 def read_chat_template(folder: Path, config: dict[str, Any]) -> str | dict[str, str] | None:
-    """The chat template, from the first of the places where checkpoints keep it."""
-    if (folder / "chat_template.jinja").exists():
-        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    given = config.get("chat_template")
-    if not given and (folder / "chat_template.json").exists():  # where processors keep it
-        given = read_json(folder / "chat_template.json").get("chat_template")
-    if isinstance(given, list):
-        return {entry["name"]: entry["template"] for entry in given}
+    """The chat template, from the first of the places where checkpoints keep it.
+
+    Raises:
+        CheckpointError: it is neither a text nor a list of named texts.
+    """
+    try:
+        if (folder / "chat_template.jinja").exists():
+            return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+        given = config.get("chat_template")
+        if not given and (folder / "chat_template.json").exists():  # where processors keep it
+            given = read_json(folder / "chat_template.json").get("chat_template")
+        if isinstance(given, list):
+            given = {entry["name"]: entry["template"] for entry in given}
+        texts = given.values() if isinstance(given, dict) else [given or ""]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"a template must be a text, got {short(given)}")
+    except (OSError, UnicodeError, LookupError, TypeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"the chat template in {folder} is neither a text nor a list of named texts: {what}") from error
     return given or None

@@ -43,7 +43,7 @@ def is_held_out(prompt_text: str) -> bool:
 
 
 def problem_stream(kind: str, seed: int, held_out: bool = True, kinds: tuple[str, ...] = KINDS) -> Iterator[Problem]:
-    """Endless problems of one kind, or of `kinds` in turn for `mixed`; equal arguments give equal problems.
+    """Endless problems of one kind, or of `kinds`, which count for `mixed` alone, in turn; equal arguments give equal problems.
 
     Raises ValueError if a kind is unknown.
     """
@@ -61,7 +61,7 @@ def problem_stream(kind: str, seed: int, held_out: bool = True, kinds: tuple[str
 
 
 def make_problems(kind: str, count: int, seed: int, held_out: bool = True, kinds: tuple[str, ...] = KINDS) -> list[Problem]:
-    """`count` problems with distinct texts. `mixed` takes `kinds` in turn, so each has an equal share.
+    """`count` problems with distinct texts. `mixed` takes `kinds`, which count for it alone, in turn: each has an equal share.
 
     `held_out=True` gives problems that training never saw, False gives problems of the training stream.
     Raises ValueError if a kind is unknown, or if `count` is negative or more than there are distinct texts.

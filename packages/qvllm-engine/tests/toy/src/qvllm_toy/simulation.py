@@ -146,10 +146,13 @@ class Simulation:
             assert row.seq.status is Status.RUNNING
             # num_tokens counts the sampled token from the plan on.
             assert row.end == row.seq.num_tokens - 1 if row.samples else row.end < row.seq.num_tokens
-            if row.seq in running:
-                assert row.start == computed[row.seq], "a token is computed twice, or skipped"
-            else:
+            if row.admitted:
                 assert row.start % self.limits.block_size == 0
+                # One that made room for itself may come back at once, where it finds another's equal blocks.
+                assert row.seq not in running or row.seq not in flying, "preempted with a step in flight"
+            else:
+                assert row.seq in running
+                assert row.start == computed[row.seq], "a token is computed twice, or skipped"
             assert len(row.seq.block_table) * self.limits.block_size >= row.end
         admitted = [row.seq for row in rows if row.seq not in running]
         assert not (preempted and admitted), "a newcomer takes the blocks that a preemption freed"
