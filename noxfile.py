@@ -199,7 +199,7 @@ def install_wheels(session: nox.Session, packages: tuple[str, ...], *others: str
     fresh = [argument for package in packages for argument in ("--reinstall-package", package)]
     install(session, "--constraint", str(folder / "barred.txt"), *fresh, *map(str, wheels.values()), *others)
     expected = json.dumps({package: path.as_uri() for package, path in wheels.items()})
-    session.run("python", str(ROOT / "ci" / "check_installed.py"), expected, log=False)
+    session.run("python", str(ROOT / "ci" / "check_installed.py"), expected, *PACKAGES, log=False)
 
 
 # Running

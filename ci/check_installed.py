@@ -1,4 +1,7 @@
-"""Run in a session's environment: exactly the wheels given as JSON, name to file URL, are what is installed of qvllm."""
+"""Run in a session's environment: of the packages named, exactly the wheels given as JSON, name to file URL, are installed.
+
+``python check_installed.py JSON PACKAGE...``
+"""
 
 import importlib
 import importlib.metadata
@@ -7,15 +10,13 @@ import sys
 import sysconfig
 from pathlib import Path
 
-PACKAGES = ("qvllm-kernels", "qvllm-triton", "qvllm-engine", "qvllm-models", "qvllm-multimodal")
 
-
-def main(expected: dict[str, str]) -> None:
-    """Fail unless ``expected`` is what is installed, and is imported from where it is installed."""
+def main(expected: dict[str, str], packages: list[str]) -> None:
+    """Fail unless ``expected`` is what is installed of ``packages``, and is imported from where it is installed."""
     found = {}
     for distribution in importlib.metadata.distributions():
         name = distribution.name.lower().replace("_", "-")
-        if name in PACKAGES:
+        if name in packages:
             found[name] = json.loads(distribution.read_text("direct_url.json") or "{}").get("url")
     assert found == expected, f"installed of qvllm: {found}; expected: {expected}"
     site = Path(sysconfig.get_path("purelib")).resolve()
@@ -25,4 +26,4 @@ def main(expected: dict[str, str]) -> None:
     print("from wheels:", *sorted(expected))
 
 
-main(json.loads(sys.argv[1]))
+main(json.loads(sys.argv[1]), sys.argv[2:])

@@ -1,6 +1,6 @@
 """Logits that hold NaN end their own request with an error that says why; the others go on, and so does the engine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,23 +32,14 @@ def heal(llm: LLM) -> None:
     del llm.engine.runners.local.model.forward  # type: ignore[method-assign]
 
 
-def find_token(prompts: Sequence[list[int]], index: int) -> int:
-    """A token that the greedy output of ``prompts[0]`` holds first at ``index``, and no other prompt or output holds."""
-    outputs = [expected(prompt, LENGTH, ()) for prompt in prompts]
-    token = outputs[0][index]
-    assert token in ORDINARY
-    assert token not in [*outputs[0][:index], *(t for prompt in prompts for t in prompt), *(t for o in outputs[1:] for t in o)]
-    return token
-
-
 def others_of(index: int) -> tuple[list[list[int]], int]:
-    """Three prompts, the first of which comes to the token at ``index`` that no other does."""
+    """Three prompts, and an ordinary token that the first one's greedy output comes to at ``index``, and nothing else holds."""
     for start in ORDINARY:
         prompts = [[start], PROMPT, [12] * 40]
-        try:
-            return prompts, find_token(prompts, index)
-        except AssertionError:
-            continue
+        first, *others = [expected(prompt, LENGTH, ()) for prompt in prompts]
+        elsewhere = {*first[:index], *(token for tokens in (*prompts, *others) for token in tokens)}
+        if first[index] in ORDINARY and first[index] not in elsewhere:
+            return prompts, first[index]
     raise AssertionError("there is no such prompt")
 
 

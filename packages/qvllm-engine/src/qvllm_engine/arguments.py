@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any
 
@@ -37,6 +38,12 @@ def describe(value: Any) -> str:
         kinds = sorted({type(item).__name__ for item in value})
         return f"a {type(value).__name__} of {' and '.join(kinds) or 'nothing'}"
     return type(value).__name__
+
+
+def nearest(name: str, known: Sequence[str], what: str, cutoff: float = 0.6) -> str:
+    """Which of the ``known`` names is meant, if one is as like ``name`` as ``cutoff`` says (0 to 1); else all there are."""
+    near = get_close_matches(name, known, n=1, cutoff=cutoff)
+    return f"did you mean {near[0]}?" if near else f"its {what} are {', '.join(known)}"
 
 
 @contextmanager

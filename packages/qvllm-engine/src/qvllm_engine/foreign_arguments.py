@@ -1,10 +1,10 @@
 """Arguments that people bring from vLLM and nano-vLLM, and what to do here instead."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
+from qvllm_engine.arguments import nearest
 from qvllm_engine.errors import ArgumentError
 from qvllm_engine.sampling_params import SamplingParams
 
@@ -102,7 +102,7 @@ FOREIGN_INPUTS = {
 }
 
 
-def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> NoReturn:
+def refuse_unknown(names: Iterable[str], known: Sequence[str]) -> NoReturn:
     """Refuse constructor arguments that are none of ``known``.
 
     Raises:
@@ -111,8 +111,7 @@ def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> NoReturn:
     name = sorted(names)[0]
     if name in FOREIGN_ARGUMENTS:
         raise ArgumentError(f"LLM has no {name}: {FOREIGN_ARGUMENTS[name]}")
-    near = get_close_matches(name, known, n=1, cutoff=0.75)
-    raise ArgumentError(f"LLM has no {name}: {f'did you mean {near[0]}?' if near else 'its arguments are ' + ', '.join(known)}")
+    raise ArgumentError(f"LLM has no {name}: {nearest(name, known, 'arguments', cutoff=0.75)}")
 
 
 def refuse_inputs(call: str, inputs: Mapping[str, Any]) -> None:

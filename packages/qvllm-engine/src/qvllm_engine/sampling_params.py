@@ -1,10 +1,9 @@
 """How the tokens of one request are drawn, when they end, and what is told about them."""
 
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Any
 
-from qvllm_engine.arguments import require_bool, require_int, require_number
+from qvllm_engine.arguments import nearest, require_bool, require_int, require_number
 from qvllm_engine.errors import ArgumentError
 
 MAX_LOGPROBS = 100
@@ -97,7 +96,9 @@ class SamplingParams:
         known = [field.name for field in fields(cls)]
         for name in settings:
             if name not in known:
-                raise ArgumentError(f"SamplingParams has no {name}: {UNSUPPORTED.get(name) or _nearest(name, known)}")
+                raise ArgumentError(
+                    f"SamplingParams has no {name}: {UNSUPPORTED.get(name) or nearest(name, known, 'settings')}"
+                )
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -183,12 +184,6 @@ class SamplingParams:
     def has_penalties(self) -> bool:
         """Whether the choice depends on the tokens before it."""
         return (self.presence_penalty, self.frequency_penalty, self.repetition_penalty) != (0.0, 0.0, 1.0)
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    """Which setting is meant, or all there are."""
-    near = get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else f"its settings are {', '.join(known)}"
 
 
 def _require_ids(name: str, ids: Any) -> None:

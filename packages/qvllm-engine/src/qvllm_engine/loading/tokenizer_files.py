@@ -41,10 +41,11 @@ def read_tokenizer(folder: Path) -> TokenizerFiles | None:
     if not any((folder / name).exists() for name in TOKENIZER_FILES):
         return None
     config = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").exists() else {}
+    special = special_tokens(config)
     try:
         if (folder / "tokenizer.json").exists():
             backend = Backend.from_file(str(folder / "tokenizer.json"))
-            add_tokens(backend, config)
+            add_tokens(backend, config.get("added_tokens_decoder", {}), special)
         else:
             backend = open_with_transformers(folder).backend_tokenizer
     except Exception as error:  # tokenizers raises Exception itself
@@ -53,7 +54,7 @@ def read_tokenizer(folder: Path) -> TokenizerFiles | None:
         raise CheckpointError(f"the tokenizer in {folder} has no vocabulary: download its tokenizer.json or vocab.json too")
     backend.no_truncation()
     backend.no_padding()
-    return TokenizerFiles(backend, special_tokens(config), read_chat_template(folder, config))
+    return TokenizerFiles(backend, special, read_chat_template(folder, config))
 
 
 def open_with_transformers(folder: Path) -> Any:
@@ -63,14 +64,19 @@ def open_with_transformers(folder: Path) -> Any:
     return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
 
 
-def add_tokens(backend: Backend, config: dict[str, Any]) -> None:
+def add_tokens(backend: Backend, added: dict[str, Any], special: dict[str, str]) -> None:
     """Add the tokens that stand in tokenizer_config.json alone, and mark as special what it calls so.
+
+    Args:
+        backend: the tokenizer of tokenizer.json.
+        added: id -> fields of a token; tokenizer_config.json's ``added_tokens_decoder``.
+        special: as ``special_tokens`` gives them.
 
     Raises:
         ValueError: a token can't get the id that the file gives it.
     """
     known = backend.get_added_tokens_decoder()
-    for token_id, entry in sorted((int(i), entry) for i, entry in config.get("added_tokens_decoder", {}).items()):
+    for token_id, entry in sorted((int(i), entry) for i, entry in added.items()):
         token = AddedToken(**entry)
         if token_id not in known or known[token_id].special != token.special:
             (backend.add_special_tokens if token.special else backend.add_tokens)([token])
@@ -81,7 +87,7 @@ def add_tokens(backend: Backend, config: dict[str, Any]) -> None:
             )
     known = backend.get_added_tokens_decoder()
     marked = {token.content for token in known.values() if token.special}
-    backend.add_special_tokens([text for text in special_tokens(config).values() if text not in marked])
+    backend.add_special_tokens([text for text in special.values() if text not in marked])
 
 
 def special_tokens(config: dict[str, Any]) -> dict[str, str]:

@@ -15,11 +15,15 @@ def check_norm(op: str, x: Tensor, eps: float) -> None:
         raise ValueError(f"{op}: eps must be zero or positive, got {eps}")
 
 
-def check_norm_weight(op: str, weight: Tensor, name: str, x: Tensor, any_dtype: bool = False) -> None:
+def check_norm_weight(op: str, weight: Tensor, name: str, x: Tensor) -> None:
     """Raises ValueError unless ``weight`` is contiguous, as long as the rows of ``x``, and of its dtype and device."""
+    check_weight_shape(op, weight, name, x)
+    check_like(op, weight, name, x)
+
+
+def check_weight_shape(op: str, weight: Tensor, name: str, x: Tensor) -> None:
+    """Raises ValueError unless ``weight`` is contiguous and as long as the rows of ``x``."""
     if weight.shape != x.shape[-1:] or not weight.is_contiguous():
         raise ValueError(
             f"{op}: {name} must be [{x.shape[-1]}] like the last dimension of x and contiguous, got {list(weight.shape)}"
         )
-    if not any_dtype:
-        check_like(op, weight, name, x)

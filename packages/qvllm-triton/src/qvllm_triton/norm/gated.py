@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from qvllm_triton.activation import silu
-from qvllm_triton.norm.checks import check_norm, check_norm_weight
+from qvllm_triton.norm.checks import check_norm, check_weight_shape
 from qvllm_triton.norm.formula import inverse_rms, load_weight, weigh
 from qvllm_triton.rows import check_input, check_like, check_same, row_start, rows_of
 from qvllm_triton.tiles import row_tile
@@ -66,7 +66,7 @@ def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float) -> Tenso
     check_same("gated_rms_norm", gate, "gate", x)
     if weight.dtype != torch.float32 or weight.device != x.device:
         check_like("gated_rms_norm", weight, "weight", x)
-    check_norm_weight("gated_rms_norm", weight, "weight", x, any_dtype=True)
+    check_weight_shape("gated_rms_norm", weight, "weight", x)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel() == 0:
         return y
